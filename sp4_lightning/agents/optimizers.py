@@ -1,0 +1,69 @@
+"""Adam over the agent's parameter groups, every group under its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Adam
+
+from sp4_lightning.errors import ConfigurationError
+
+Layout = Literal["six", "one"]
+
+
+def make_optimizers(
+    groups: Mapping[str, nn.Module], layout: Layout, lr: float, eps: float = 1e-8, fused: bool | None = None
+) -> list[Adam]:
+    """One Adam per trainer, or one for all.
+
+    Args:
+        groups: The modules to train, by group name.
+        layout: ``"six"``: one optimizer for the DQN's three groups and one per auxiliary trainer, so six when
+            none is absent. ``"one"``: a single optimizer with a param group for each.
+        lr: Learning rate of all groups.
+        eps: Adam's eps.
+        fused: Whether to use torch's fused kernel; None chooses it for each optimizer that it can serve.
+
+    Returns:
+        Optimizers whose param groups carry a ``"name"``; the DQN's comes first.
+
+    Raises:
+        ConfigurationError: ``fused=True`` for parameters that the fused kernel would update wrongly.
+    """
+    named: list[dict[str, Any]] = [
+        {"params": list(module.parameters()), "name": name} for name, module in groups.items()
+    ]
+    if layout == "one":
+        shares = [named]
+    else:
+        dqn = [group for group in named if group["name"].startswith("dqn_")]
+        shares = [dqn, *([group] for group in named if not group["name"].startswith("dqn_"))]
+    return [Adam(share, lr=lr, eps=eps, fused=_fused(share, fused)) for share in shares]
+
+
+def _fused(share: list[dict[str, Any]], wish: bool | None) -> bool:
+    """Whether this share of the groups gets the fused kernel.
+
+    The kernel walks a parameter's memory as one block: for a strided slice it silently updates the
+    neighbours.
+    """
+    awkward = [group["name"] for group in share if not all(is_dense(p) for p in group["params"])]
+    if wish and awkward:
+        raise ConfigurationError(
+            f"Fused Adam cannot update the strided parameters of {', '.join(awkward)}. "
+            "Leave fused at None, or set it to False."
+        )
+    return wish if wish is not None else not awkward
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor fills its stretch of memory without gaps or overlaps, in whatever order."""
+    expected = 1
+    for size, stride in sorted(zip(tensor.shape, tensor.stride(), strict=True), key=lambda pair: pair[1]):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,44 @@
+"""The same few functions for different devices; the torch backend is the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from sp4_lightning.backends.torch import TorchBackend
+from sp4_lightning.errors import BackendError
+from sp4_lightning.settings import BackendName
+from sp4_lightning.step import Step
+
+
+class Backend(Protocol):
+    """What an engine asks for, in this order, around one update."""
+
+    name: BackendName
+    update_every: int
+    """How often to count and learn unless the user says."""
+
+    def inspect(self, step: Step) -> None:
+        """Read every tensor: largest magnitudes, the skip flag and, on learning steps, the histograms."""
+
+    def protect(self, step: Step) -> None:
+        """Mend the moments and parameters by the exact rules, then clamp the gradients to the learned bounds."""
+
+    def learn(self, step: Step) -> None:
+        """After the update: advance the derived bounds and, on learning steps, the learned ones."""
+
+
+def choose_backend(name: BackendName | None, params: Sequence[Tensor]) -> Backend:
+    """The backend asked for, or the fastest one that works where ``params`` are.
+
+    Raises:
+        BackendError: The one asked for cannot be had.
+    """
+    if name == "cuda":
+        raise BackendError(
+            f"backend='cuda' was asked for, but this version has no CUDA kernels yet (parameters are on {params[0].device}). "
+            f"Set backend=None or backend='torch'."
+        )
+    return TorchBackend(params)

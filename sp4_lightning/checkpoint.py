@@ -1,0 +1,59 @@
+"""Saving an engine and taking it up again: all of it or, after an error, nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sp4_lightning.engine import Engine
+from sp4_lightning.errors import CheckpointError
+
+VERSION = 1
+"""Of the saved layout; raised whenever it changes."""
+
+
+def save_engine(engine: Engine) -> dict[str, Any]:
+    """An engine's state as tensors and plain types, keyed by names."""
+    return {
+        "version": VERSION,
+        "groups": _groups(engine),
+        "calls": engine.calls,
+        "tally": engine.tally.cpu().clone(),
+        "tensors": engine.state.state_dict(engine.held.names),
+    }
+
+
+def check_engine(engine: Engine, saved: dict[str, Any]) -> None:
+    """Refuse saved state that does not fit, before anything is written.
+
+    Raises:
+        CheckpointError: Another version, other groups, other tensors, or damaged values.
+    """
+    mend = "or drop the callback's state to learn the bounds anew"
+    if saved.get("version") != VERSION:
+        raise CheckpointError(
+            f"The checkpoint's bounds for {engine.name} have state version {saved.get('version')!r}; this release reads "
+            f"version {VERSION}. Resume with the release that wrote it, {mend}."
+        )
+    if saved["groups"] != _groups(engine):
+        raise CheckpointError(
+            f"The checkpoint's bounds for {engine.name} are of the groups {saved['groups']}, but it now trains "
+            f"{_groups(engine)}. Resume with the same groups, {mend}."
+        )
+    engine.state.check(saved["tensors"], engine.held.names, engine.name)
+
+
+def load_engine(engine: Engine, saved: dict[str, Any]) -> None:
+    """Take over saved state.
+
+    Raises:
+        CheckpointError: It does not fit; nothing has been written.
+    """
+    check_engine(engine, saved)
+    engine.state.load_state_dict(saved["tensors"], engine.held.names)
+    engine.tally.copy_(saved["tally"])
+    engine.calls = saved["calls"]
+    engine.accept_state(moments_known=engine.calls > 0)
+
+
+def _groups(engine: Engine) -> list[str]:
+    return [engine.table.groups[column] for column in engine.columns]

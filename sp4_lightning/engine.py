@@ -1,0 +1,298 @@
+"""The engine of one optimizer: clamps and learns inside its ``step()``."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from sp4_lightning.admission import admit
+from sp4_lightning.arrays import Array, view
+from sp4_lightning.backends import choose_backend
+from sp4_lightning.dynamics import Dynamics, dynamics_of
+from sp4_lightning.errors import ConfigurationError, SkipStreakError
+from sp4_lightning.groups import ParamGroup, select_groups
+from sp4_lightning.held import Held
+from sp4_lightning.hyper import Hyper, HyperSource
+from sp4_lightning.quantities import EXP_AVG, GRAD, QUANTITIES, Quantity
+from sp4_lightning.settings import Settings
+from sp4_lightning.skip import skipper_for
+from sp4_lightning.state import TensorState
+from sp4_lightning.step import Step
+from sp4_lightning.switch import Phase, Switch
+from sp4_lightning.table import BoundsTable
+
+
+class Engine:
+    """Protects the tensors of one optimizer.
+
+    :meth:`before` runs between the gradients and the update, :meth:`after` behind the update;
+    :class:`~sp4_lightning.attach.Attachment` calls them from the optimizer's step hooks.
+
+    Args:
+        optimizer: A torch optimizer.
+        groups: The groups of the whole run, in the table's order; the engine takes the parameters that this
+            optimizer holds.
+        settings: What to do.
+        switch: The phase, shared by all engines of a run.
+        table: Where group bounds are published, shared likewise.
+        name: What reports call the optimizer.
+
+    Attributes:
+        held: The protected tensors.
+        state: What is remembered about each of them.
+        columns: The groups (columns of the table) this optimizer holds parameters of.
+        tally: int64 ``[3 + len(columns)]`` counters, see :attr:`steps` and its neighbours.
+        calls: Updates, executed or not; on the host.
+
+    Raises:
+        ConfigurationError: The optimizer holds no parameter of any group, or ``settings.off`` names no group.
+        UnsupportedError: It holds a tensor, or has an option, that cannot be protected.
+        BackendError: The backend asked for cannot be had.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        groups: Sequence[ParamGroup],
+        settings: Settings,
+        switch: Switch,
+        table: BoundsTable,
+        name: str | None = None,
+    ) -> None:
+        self.optimizer = optimizer
+        self.settings = settings
+        self.switch = switch
+        self.table = table
+        self.name = name or type(optimizer).__name__
+        self.held = Held.by(optimizer, groups)
+        self.device = device = admit(optimizer, self.held, self.name, settings.mode)
+        self.backend = choose_backend(settings.backend, self.held.params)
+        self.update_every = settings.update_every or self.backend.update_every
+        self.columns = sorted(set(self.held.column))
+        self.state = TensorState.fresh(len(self.held), settings.learned.arm_after, device)
+        self.tally = torch.zeros(3 + len(self.columns), dtype=torch.int64, device=device)
+        self.calls = 0
+
+        self._skipper = skipper_for(optimizer, device)
+        self._dynamics_of = dynamics_of(optimizer)
+        self._parameters = sum(len(group["params"]) for group in optimizer.param_groups)
+        self._hyper = HyperSource(self.held.torch_group, device)
+        self._everywhere = view(torch.ones(len(self.held), dtype=torch.bool, device=device))
+        self._sizes = torch.tensor([param.numel() for param in self.held.params], device=device)
+        self._members = view(torch.tensor([[g == c for g in self.held.column] for c in self.columns], device=device))
+        self._column = torch.tensor(self.held.column, device=device)
+        self._protects = view(torch.tensor([self.protects(quantity) for quantity in QUANTITIES], device=device))
+        self._pending: Step | None = None
+        self.state.ratio_sq.copy_(torch.as_tensor(self._constants().ratio_start))
+        self.accept_state(moments_known=False)
+
+    @property
+    def steps(self) -> Tensor:
+        """0-d int64: executed updates."""
+        return self.tally[0]
+
+    @property
+    def skipped(self) -> Tensor:
+        """0-d int64: updates that were not executed because a gradient was not finite."""
+        return self.tally[1]
+
+    @property
+    def streak(self) -> Tensor:
+        """0-d int64: how many of them in a row until now."""
+        return self.tally[2]
+
+    @property
+    def observed(self) -> Tensor:
+        """int64 ``[len(columns)]``: executed updates in which each group had a gradient."""
+        return self.tally[3:]
+
+    def protects(self, quantity: Quantity) -> list[bool]:
+        """Per tensor, whether this quantity has not been switched off for its group."""
+        off: set[str] = set()
+        for pattern, quantities in self.settings.off.items():
+            if quantity in quantities:
+                off.update(select_groups(pattern, self.table.groups, "off"))
+        return [self.table.groups[column] not in off for column in self.held.column]
+
+    @torch.no_grad()
+    def before(self) -> None:
+        """Between the gradients and the update: skip, repair and clamp."""
+        # A step that an exception has interrupted has left its gradients hidden.
+        self._skipper.end(self.optimizer)
+        step = self._view()
+        self.backend.inspect(step)
+        self.backend.protect(step)
+        self._moments_known = True
+        skip = step.skip & (step.phase > Phase.OBSERVE)
+        step.executed = ~skip if step.vetoed is None else ~(skip | view((step.vetoed > 0).any()))
+        self._pending = step
+        self._skipper.begin(self.optimizer, skip)
+
+    @torch.no_grad()
+    def after(self) -> None:
+        """Behind the update: learn, publish and count.
+
+        Raises:
+            SkipStreakError: On a CPU, the streak of skips has reached ``raise_after_skips``.
+        """
+        self._skipper.end(self.optimizer)
+        step, self._pending = self._pending, None
+        if step is None:  # the optimizer did not call its closure
+            return
+        self.backend.learn(step)
+        self._written = self.held.fingerprint()
+        self.calls += 1
+        tally, skipped = view(self.tally), step.skip & (step.phase > Phase.OBSERVE)
+        tally[0] += step.executed
+        tally[1] += skipped
+        tally[2] = (tally[2] + 1) * skipped
+        tally[3:] += (self._members & (step.usable & step.executed)).any(1)
+        if step.learns:
+            self.publish()
+        if self.device.type == "cpu" and skipped:
+            self.check_streak(int(tally[2]))
+
+    def check_streak(self, streak: int) -> None:
+        """Be loud about a streak of skips, whose length has been read from the device.
+
+        Raises:
+            SkipStreakError: It has reached ``raise_after_skips``.
+        """
+        limit = self.settings.raise_after_skips
+        if limit is not None and streak >= limit:
+            raise SkipStreakError(
+                f"{self.name} has skipped {streak} updates in a row: its gradients are not finite. Look at the loss and "
+                f"the batches, or raise raise_after_skips (now {limit})."
+            )
+        if streak == self.settings.max_skip_streak:
+            warnings.warn(
+                f"{self.name} has skipped {streak} updates in a row: its gradients are not finite, so it is not learning.",
+                stacklevel=2,
+            )
+
+    def publish(self) -> None:
+        """Write each group's largest bound to the table.
+
+        A tensor that has never had a gradient has no bound and needs none, so it does not hold its group's grad
+        bound at +inf.
+        """
+        bounds = self.state.bound.clone()
+        bounds[GRAD].masked_fill_(self.state.seen == 0, 0.0)
+        largest = torch.zeros(len(bounds), len(self.table.groups), dtype=torch.float64, device=self.device)
+        largest.scatter_reduce_(1, self._column.expand_as(bounds), bounds, "amax")
+        largest = torch.where(largest > 0, largest, torch.inf)[:, self.columns]
+        self.table.values[:, self.columns] = largest.to(self.table.values.dtype)
+        self._met = view(self._sizes * self.state.bound[GRAD].isfinite())
+
+    def notify_scale_change(self, factor: float, groups: Sequence[str] | None = None) -> None:
+        """Announce that gradients will be ``factor`` times as large from now on, e.g. after rescaling rewards.
+
+        The learned bound is multiplied. The bounds of exp_avg and exp_avg_sq need no announcement: they are
+        recursions over the clamped gradients and follow by themselves, and scaled down they would clamp a healthy
+        state.
+
+        Args:
+            factor: Positive and finite.
+            groups: Group names or globs; None means all.
+
+        Raises:
+            ConfigurationError: A bad factor or an unknown group.
+        """
+        if not 0 < factor < math.inf:
+            raise ConfigurationError(f"factor must be positive and finite, got {factor!r}.")
+        tensors = self._tensors_of(groups)
+        self.state.level[tensors] += math.log(factor)
+        self.state.recent[:, tensors] += math.log(factor)
+        self.state.bound[GRAD, tensors] *= factor
+        self.publish()
+
+    def reset(self, groups: Sequence[str] | None = None) -> None:
+        """Make groups unobserved again, e.g. after their optimizer state or weights were re-initialised.
+
+        Args:
+            groups: Group names or globs; None means all.
+
+        Raises:
+            ConfigurationError: An unknown group.
+        """
+        tensors = self._tensors_of(groups)
+        self.state.forget(tensors)
+        self.state.ratio_sq[tensors] = torch.as_tensor(self._constants().ratio_start)[tensors]
+        self.accept_state(moments_known=False)
+
+    def on_optimizer_loaded(self) -> None:
+        """The optimizer has loaded another state: its moments are taken as they are."""
+        self.state.bound[EXP_AVG:].fill_(torch.inf)
+        self._moments_known = False
+
+    def accept_state(self, moments_known: bool) -> None:
+        """Take :attr:`state`, which has been written from outside, as that of the tensors as they are now.
+
+        Args:
+            moments_known: The moments' bounds in it belong to the optimizer's state; otherwise those of +inf
+                start from it at the next step.
+        """
+        self._written = self.held.fingerprint()
+        self._moments_known = moments_known
+        self._ratio_limit_sq: Array | None = None
+        self._hyper.ratio_moves |= bool((view(self.state.ratio_sq) != self._constants().ratio_start).any())
+        self.publish()
+
+    def _tensors_of(self, groups: Sequence[str] | None) -> list[int]:
+        names = self.table.groups
+        wanted = names if groups is None else [n for group in groups for n in select_groups(group, names, "groups")]
+        return [i for i, column in enumerate(self.held.column) if names[column] in wanted]
+
+    def _view(self) -> Step:
+        dynamics = self._dynamics()
+        grads = self.held.grads()
+        exp_avg, exp_avg_sq = self.held.moments(self.optimizer, [(d.exp_avg_key, d.exp_avg_sq_key) for d in dynamics])
+        hyper = self._hyper.refresh(dynamics, self.held.moment_dtypes(exp_avg))
+        if self._ratio_limit_sq is None or self._hyper.ratio_moves:
+            self._ratio_limit_sq = hyper.limit_ratio(view(self.state.ratio_sq))
+        there = [grad is not None for grad in grads]
+        return Step(
+            tensors=(self.held.found, grads, exp_avg, exp_avg_sq),
+            edited=self._edited(),
+            present=self._everywhere if all(there) else self._flags(there),
+            met=self._met,
+            protects=self._protects,
+            hyper=hyper,
+            state=self.state,
+            learned=self.settings.learned,
+            phase=self._phase(),
+            every=self.update_every,
+            learns=self.calls % self.update_every == 0,
+            moments_known=self._moments_known,
+            ratio_moves=self._hyper.ratio_moves,
+            ratio_limit_sq=self._ratio_limit_sq,
+            vetoed=getattr(self.optimizer, "found_inf", None),
+        )
+
+    def _dynamics(self) -> list[Dynamics]:
+        groups = self.optimizer.param_groups
+        if sum(len(group["params"]) for group in groups) != self._parameters:
+            raise ConfigurationError(
+                f"{self.name} has been given other parameters since the engine was attached. Attach a new one."
+            )
+        return [self._dynamics_of(group) for group in groups]
+
+    def _constants(self) -> Hyper:
+        return self._hyper.refresh(self._dynamics(), self.held.moment_dtypes([None] * len(self.held)))
+
+    def _edited(self) -> Array | None:
+        now = self.held.fingerprint()
+        if now == self._written:
+            return None
+        return self._flags([a != b for a, b in zip(now, self._written, strict=True)])
+
+    def _phase(self) -> Array:
+        return int(self.switch.phase) if self.device.type == "cpu" else self.switch.phase
+
+    def _flags(self, flags: Sequence[bool]) -> Array:
+        return view(torch.tensor(flags, dtype=torch.bool, device=self.device))

@@ -1,0 +1,170 @@
+"""Parameter groups: named lists of tensors that are reported, switched off and flipped together."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from sp4_lightning.errors import ConfigurationError
+from sp4_lightning.naming import did_you_mean, shorten
+
+Patterns = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class ParamGroup:
+    """A named group of parameters.
+
+    A group is a *list* of tensors: they need not be contiguous, nor share a shape or an optimizer. Bounds are
+    per tensor; the group is what names, settings and reports refer to.
+
+    Attributes:
+        name: Unique among the groups.
+        params: Parameter name -> parameter. Empty for an optional group that is absent.
+    """
+
+    name: str
+    params: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, name: str, params: Iterable[Tensor]) -> ParamGroup:
+        """A group of unnamed parameters; they are called ``name[0]``, ``name[1]`` and so on."""
+        return cls(name, {f"{name}[{i}]": param for i, param in enumerate(params)})
+
+
+def groups_of_optimizers(optimizers: Sequence[Optimizer], module: nn.Module | None = None) -> list[ParamGroup]:
+    """One group per torch param group, named as ``LearningRateMonitor`` names it.
+
+    A param group's ``"name"`` is used where it is unique. Others are ``{Class}[-k]`` for an optimizer's only
+    group and ``{Class}[-k]/{name or pg{i}}`` otherwise, where ``-k`` tells optimizers of one class apart.
+
+    Args:
+        optimizers: The optimizers of one training run.
+        module: Where parameter names come from; without it they are numbered.
+
+    Returns:
+        The groups, in order. Parameters that need no gradient are left out.
+    """
+    own_names = Counter(str(group["name"]) for opt in optimizers for group in opt.param_groups if "name" in group)
+    known = {id(param): name for name, param in module.named_parameters()} if module is not None else {}
+    groups = []
+    for opt, opt_name in zip(optimizers, optimizer_names(optimizers), strict=True):
+        for i, torch_group in enumerate(opt.param_groups):
+            own = torch_group.get("name")
+            if own is not None and own_names[str(own)] == 1:
+                name = str(own)
+            elif own is None and len(opt.param_groups) == 1:
+                name = opt_name
+            else:
+                name = f"{opt_name}/{own if own is not None else f'pg{i}'}"
+            params = {
+                known.get(id(param), f"{name}[{k}]"): param
+                for k, param in enumerate(torch_group["params"])
+                if param.requires_grad
+            }
+            groups.append(ParamGroup(name, params))
+    return groups
+
+
+def optimizer_names(optimizers: Sequence[Optimizer]) -> list[str]:
+    """``Adam``, ``Adam-1``, ``SGD`` ...: the class, numbered from the second of its kind on."""
+    seen: Counter[str] = Counter()
+    names = []
+    for opt in optimizers:
+        kind = type(getattr(opt, "base", opt)).__name__
+        names.append(f"{kind}-{seen[kind]}" if seen[kind] else kind)
+        seen[kind] += 1
+    return names
+
+
+def groups_of_patterns(
+    module: nn.Module, patterns: Mapping[str, Patterns], optional: Sequence[str] = ()
+) -> list[ParamGroup]:
+    """Groups by module path or glob.
+
+    Args:
+        module: The model.
+        patterns: Group name -> one or more patterns. A pattern is a module's path (``dqn.trunk``), a parameter's
+            name (``dqn.log_alpha``), or a glob over parameter names (``*.bias``).
+        optional: Groups that may be absent: one whose patterns match nothing is kept, empty.
+
+    Returns:
+        The groups in the mapping's order. Parameters that need no gradient are left out.
+
+    Raises:
+        ConfigurationError: A pattern matches nothing, an optional name is not a group, or a parameter is in two
+            groups.
+    """
+    for name in optional:
+        if name not in patterns:
+            raise ConfigurationError(
+                f"optional names {name!r}, which is not one of the groups.{did_you_mean(name, patterns)} "
+                f"Groups are {shorten(patterns, 12)}."
+            )
+    groups = [
+        ParamGroup(name, _matches(module, name, wanted, name in optional)) for name, wanted in patterns.items()
+    ]
+    owner: dict[int, tuple[str, str]] = {}
+    for group in groups:
+        for param_name, param in group.params.items():
+            if id(param) in owner:
+                first_group, first_name = owner[id(param)]
+                raise ConfigurationError(
+                    f"Parameter {param_name!r} is in two groups, {first_group!r} (as {first_name!r}) and "
+                    f"{group.name!r}. Narrow one of their patterns."
+                )
+            owner[id(param)] = (group.name, param_name)
+    return groups
+
+
+def _matches(module: nn.Module, name: str, wanted: Patterns, optional: bool) -> dict[str, Tensor]:
+    """The trainable parameters that any of a group's patterns name."""
+    named = dict(module.named_parameters())
+    found: dict[str, Tensor] = {}
+    for pattern in [wanted] if isinstance(wanted, str) else wanted:
+        hits = [n for n in named if n == pattern or n.startswith(f"{pattern}.") or fnmatch.fnmatchcase(n, pattern)]
+        if not hits and not optional:
+            paths = [path for path, _ in module.named_modules() if path] + list(named)
+            raise ConfigurationError(
+                f"Group {name!r}: {pattern!r} matches no module or parameter of {type(module).__name__}."
+                f"{did_you_mean(pattern, paths)} Add the group to `optional` if it may be absent."
+            )
+        found.update({n: named[n] for n in hits if named[n].requires_grad})
+    return found
+
+
+def exclude_params(groups: Sequence[ParamGroup], patterns: Sequence[str], module: nn.Module) -> list[ParamGroup]:
+    """The groups without the parameters that any glob or module path in ``patterns`` names.
+
+    Raises:
+        ConfigurationError: A pattern matches no parameter of the module.
+    """
+    excluded = {id(param) for pattern in patterns for param in _matches(module, "exclude", pattern, False).values()}
+    return [
+        ParamGroup(group.name, {n: p for n, p in group.params.items() if id(p) not in excluded}) for group in groups
+    ]
+
+
+def select_groups(pattern: str, names: Sequence[str], setting: str) -> list[str]:
+    """The group names a name or glob stands for.
+
+    Args:
+        pattern: A name or glob.
+        names: The groups that exist.
+        setting: Who asks, for the error.
+
+    Raises:
+        ConfigurationError: It stands for none.
+    """
+    hits = [name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)]
+    if not hits:
+        raise ConfigurationError(
+            f"{setting} names the group {pattern!r}, which does not exist.{did_you_mean(pattern, names)} "
+            f"Groups are {shorten(names, 12)}."
+        )
+    return hits

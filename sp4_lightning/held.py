@@ -1,0 +1,88 @@
+"""The tensors one engine protects, and where to find them at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from sp4_lightning.errors import UnsupportedError
+from sp4_lightning.groups import ParamGroup
+
+Found = list["Tensor | None"]
+
+
+@dataclass
+class Held:
+    """Parallel lists with one entry per protected tensor of one optimizer."""
+
+    names: list[str]
+    params: list[Tensor]
+    column: list[int]
+    """The group's column in the bounds table."""
+    torch_group: list[int]
+    """The index in ``optimizer.param_groups``."""
+
+    @classmethod
+    def by(cls, optimizer: Optimizer, groups: Sequence[ParamGroup]) -> Held:
+        """The non-empty parameters of ``groups`` that ``optimizer`` holds."""
+        where = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        rows = [
+            (name, param, column, where[id(param)])
+            for column, group in enumerate(groups)
+            for name, param in group.params.items()
+            if id(param) in where and param.numel() > 0
+        ]
+        return cls([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows], [r[3] for r in rows])
+
+    @property
+    def found(self) -> Found:
+        """The parameters, as a list like those of the other quantities."""
+        return self.params  # type: ignore[return-value]
+
+    def __len__(self) -> int:
+        return len(self.params)
+
+    def grads(self) -> Found:
+        """This step's gradients.
+
+        Raises:
+            UnsupportedError: One is sparse.
+        """
+        grads = [param.grad for param in self.params]
+        for name, grad in zip(self.names, grads, strict=True):
+            if grad is not None and grad.layout is not torch.strided:
+                raise UnsupportedError(
+                    f"{name!r} has a gradient of layout {grad.layout}; only dense gradients can be protected. "
+                    f"Construct its layer with sparse=False, or exclude the parameter."
+                )
+        return grads
+
+    def moments(self, optimizer: Optimizer, keys: Sequence[tuple[str | None, str | None]]) -> tuple[Found, Found]:
+        """This step's exp_avg and exp_avg_sq.
+
+        Args:
+            optimizer: Whose state to look into. Nothing is written there, not even an empty entry: Adam takes an
+                entry's presence for initialised state.
+            keys: Per torch param group, the state's names of the two.
+        """
+        state = optimizer.state
+        first: Found = []
+        second: Found = []
+        for param, group in zip(self.params, self.torch_group, strict=True):
+            entry = state.get(param, {})
+            first_key, second_key = keys[group]
+            first.append(entry.get(first_key))
+            second.append(entry.get(second_key))
+        return first, second
+
+    def moment_dtypes(self, exp_avg: Found) -> list[torch.dtype]:
+        """What each tensor's moments are stored in: the parameter's type until they exist."""
+        return [p.dtype if m is None else m.dtype for p, m in zip(self.params, exp_avg, strict=True)]
+
+    def fingerprint(self) -> list[tuple[int, int]]:
+        """What changes when a parameter is written in place or given new storage."""
+        return [(param._version, param.data_ptr()) for param in self.params]

@@ -1,0 +1,116 @@
+"""Settings of the protection, checked where they are made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sp4_lightning.errors import ConfigurationError
+from sp4_lightning.naming import did_you_mean
+from sp4_lightning.quantities import QUANTITIES, Quantity
+
+Mode = Literal["observe", "enforce"]
+BackendName = Literal["torch", "cuda"]
+
+
+@dataclass(frozen=True)
+class LearnedBound:
+    """How the gradient's bound follows its history (see :mod:`sp4_lightning.tracker`).
+
+    The defaults are a rate-limited tracker in the log domain; the figures that chose them are quoted in
+    :mod:`sp4_lightning.tracker`.
+    """
+
+    quantile: float = 0.999
+    """The tracked quantile of the finite non-zero ``|grad|`` of one tensor."""
+    arm_after: int = 64
+    """Valid observations before the bound is finite."""
+    rate: float = 0.01
+    """Share of the distance to the newest observation that level and spread move per update."""
+    rise: float = 1.03
+    """Largest factor by which one update can raise the level."""
+    fall: float = 1.01
+    """Largest factor by which one update can lower the level."""
+    spreads: float = 5.0
+    """Headroom above the level in mean absolute log deviations."""
+    min_headroom: float = 4.0
+    """Smallest factor between level and bound."""
+    max_headroom: float = 16.0
+    """Largest factor between level and bound."""
+
+    def __post_init__(self) -> None:
+        _require(0.5 <= self.quantile <= 1, "learned.quantile", self.quantile, "between 0.5 and 1")
+        _require(self.arm_after >= 2, "learned.arm_after", self.arm_after, "at least 2")
+        _require(0 < self.rate <= 1, "learned.rate", self.rate, "above 0 and at most 1")
+        _require(1 < self.rise <= 10, "learned.rise", self.rise, "above 1 and at most 10")
+        _require(1 < self.fall <= 10, "learned.fall", self.fall, "above 1 and at most 10")
+        _require(0 <= self.spreads < math.inf, "learned.spreads", self.spreads, "finite and not negative")
+        _require(1 <= self.min_headroom < math.inf, "learned.min_headroom", self.min_headroom, "at least 1")
+        _require(
+            self.min_headroom <= self.max_headroom < math.inf,
+            "learned.max_headroom",
+            self.max_headroom,
+            f"finite and at least min_headroom ({self.min_headroom})",
+        )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything about the protection that does not depend on the model.
+
+    Raises:
+        ConfigurationError: A value is out of range or a name is unknown.
+    """
+
+    mode: Mode = "enforce"
+    """``observe`` changes nothing and reports what would have been clamped."""
+    warmup_steps: int = 500
+    """Executed updates every trained group must have before the learned bounds are applied."""
+    update_every: int | None = None
+    """Count and learn on every N-th update (skip, repair and clamp act on every update). ``None`` chooses 1
+    on CUDA and 4 on a CPU."""
+    off: Mapping[str, Sequence[Quantity]] = field(default_factory=dict)
+    """Group name or glob -> quantities that are left alone."""
+    max_skip_streak: int = 20
+    """Warn when an optimizer has skipped this many updates in a row."""
+    raise_after_skips: int | None = None
+    """Raise when an optimizer has skipped this many updates in a row; ``None`` never raises."""
+    learned: LearnedBound = field(default_factory=LearnedBound)
+    """How the gradient's bound is learned."""
+    backend: BackendName | None = None
+    """``None`` chooses the fastest backend that works on the parameters' device."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("observe", "enforce"):
+            raise ConfigurationError(f"mode must be 'observe' or 'enforce', got {self.mode!r}.")
+        _require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
+        _require(self.update_every is None or self.update_every >= 1, "update_every", self.update_every, "1 or more")
+        _require(self.max_skip_streak >= 1, "max_skip_streak", self.max_skip_streak, "1 or more")
+        _require(
+            self.raise_after_skips is None or self.raise_after_skips >= 1,
+            "raise_after_skips",
+            self.raise_after_skips,
+            "1 or more, or None",
+        )
+        for group, quantities in self.off.items():
+            for quantity in [quantities] if isinstance(quantities, str) else quantities:
+                if quantity not in QUANTITIES:
+                    raise ConfigurationError(
+                        f"off[{group!r}] names the unknown quantity {quantity!r}."
+                        f"{did_you_mean(str(quantity), QUANTITIES)} Quantities are {', '.join(QUANTITIES)}."
+                    )
+            if isinstance(quantities, str):
+                raise ConfigurationError(f"off[{group!r}] must be a list of quantities, got {quantities!r}.")
+            if ("exp_avg" in quantities) != ("exp_avg_sq" in quantities):
+                raise ConfigurationError(
+                    f"off[{group!r}] = {list(quantities)!r} names one of exp_avg and exp_avg_sq. They are repaired as "
+                    f"a pair (an exp_avg_sq clamped alone would blow the update up): name both or neither."
+                )
+
+
+def _require(holds: bool, name: str, value: object, allowed: str) -> None:
+    # A NaN fails every comparison, so it is refused here like any other bad value.
+    if not holds:
+        raise ConfigurationError(f"{name} must be {allowed}, got {value!r}.")

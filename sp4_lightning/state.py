@@ -1,0 +1,110 @@
+"""What an engine remembers about every tensor: a handful of vectors on the tensors' device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sp4_lightning.errors import CheckpointError
+from sp4_lightning.naming import shorten
+from sp4_lightning.quantities import QUANTITIES
+
+COUNTERS = ("clamped", "counted", "repaired", "peak")
+
+
+@dataclass
+class TensorState:
+    """One column per protected tensor of one optimizer, T tensors in all."""
+
+    bound: Tensor
+    """float64 ``[4, T]``, rows as in ``QUANTITIES``: the bounds; +inf where there is none (yet)."""
+    ratio_sq: Tensor
+    """float64 ``[T]``: the square of the largest possible ``|exp_avg| / sqrt(exp_avg_sq)``."""
+    level: Tensor
+    """float64 ``[T]``: the tracker's location of the log quantile of ``|grad|``."""
+    spread: Tensor
+    """float64 ``[T]``: the tracker's mean absolute log deviation."""
+    seen: Tensor
+    """int64 ``[T]``: valid observations."""
+    recent: Tensor
+    """float64 ``[arm_after, T]``: log quantiles collected until the tracker is armed."""
+    clamped: Tensor
+    """int64 ``[T]``: gradient elements beyond the learned bound (clamped, or that would have been)."""
+    counted: Tensor
+    """int64 ``[T]``: gradient elements that met a finite bound."""
+    repaired: Tensor
+    """int64 ``[T]``: elements of param, exp_avg and exp_avg_sq beyond an exact bound."""
+    peak: Tensor
+    """float64 ``[T]``: largest ``|grad|`` of an executed update since the last report."""
+
+    @classmethod
+    def fresh(cls, tensors: int, arm_after: int, device: torch.device) -> TensorState:
+        """State in which nothing has been observed."""
+
+        def reals(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.float64, device=device)
+
+        def integers() -> Tensor:
+            return torch.zeros(tensors, dtype=torch.int64, device=device)
+
+        return cls(
+            bound=reals(len(QUANTITIES), tensors).fill_(torch.inf),
+            ratio_sq=reals(tensors),
+            level=reals(tensors),
+            spread=reals(tensors),
+            seen=integers(),
+            recent=reals(arm_after, tensors),
+            clamped=integers(),
+            counted=integers(),
+            repaired=integers(),
+            peak=reals(tensors),
+        )
+
+    def forget(self, columns: Sequence[int]) -> None:
+        """Make some tensors unobserved again; what has been counted stays."""
+        fresh = TensorState.fresh(len(columns), len(self.recent), self.level.device)
+        for item in fields(self):
+            if item.name not in COUNTERS:
+                getattr(self, item.name)[..., list(columns)] = getattr(fresh, item.name)
+
+    def state_dict(self, names: Sequence[str]) -> dict[str, Any]:
+        """Tensors and plain types only; ``names`` say which column belongs to which tensor."""
+        vectors = {item.name: getattr(self, item.name).detach().cpu().clone() for item in fields(self)}
+        return {"names": list(names), **vectors}
+
+    def check(self, saved: dict[str, Any], names: Sequence[str], where: str) -> None:
+        """Refuse saved state that does not fit, before anything is written.
+
+        Raises:
+            CheckpointError: Other tensors, a missing vector, another shape, or an impossible value.
+        """
+        mend = "or drop the callback's state to learn the bounds anew"
+        missing = sorted(set(names) - set(saved["names"]))
+        unexpected = sorted(set(saved["names"]) - set(names))
+        if missing or unexpected:
+            raise CheckpointError(
+                f"The checkpoint's bounds for {where} belong to other tensors: it lacks [{shorten(missing)}] and has "
+                f"[{shorten(unexpected)}], which are not trained now. Resume with the same groups, {mend}."
+            )
+        for item in fields(self):
+            expected = tuple(getattr(self, item.name).shape)
+            value = saved.get(item.name)
+            got = tuple(value.shape) if isinstance(value, Tensor) else value
+            if got != expected:
+                raise CheckpointError(
+                    f"The checkpoint's {item.name!r} for {where} should have shape {expected}, got {got!r}. Resume with "
+                    f"the same settings, {mend}."
+                )
+            if value.isnan().any():  # type: ignore[union-attr]
+                raise CheckpointError(f"The checkpoint's {item.name!r} for {where} holds NaN: it is damaged. Repair it, {mend}.")
+
+    def load_state_dict(self, saved: dict[str, Any], names: Sequence[str]) -> None:
+        """Take over saved state that :meth:`check` has accepted; columns are matched by name."""
+        position = {name: column for column, name in enumerate(saved["names"])}
+        columns = [position[name] for name in names]
+        for item in fields(self):
+            getattr(self, item.name).copy_(saved[item.name][..., columns])

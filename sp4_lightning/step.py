@@ -1,0 +1,59 @@
+"""One step's view of an optimizer: its tensors now, and what has been found out about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from sp4_lightning.arrays import Array
+from sp4_lightning.held import Found
+from sp4_lightning.hyper import Hyper
+from sp4_lightning.settings import LearnedBound
+from sp4_lightning.state import TensorState
+
+
+@dataclass(slots=True)
+class Step:
+    """T protected tensors: lists have one entry for each, None where there is no such tensor."""
+
+    tensors: tuple[Found, Found, Found, Found]
+    """param, grad, exp_avg, exp_avg_sq."""
+    edited: Array | None
+    """bool ``[T]``: the parameter was written by somebody else since the last step; None: none was."""
+    present: Array
+    """bool ``[T]``: there is a gradient."""
+    met: Array
+    """int64 ``[T]``: elements that meet a finite learned bound."""
+    protects: Array
+    """bool ``[4, T]``: the quantity's protection is not switched off."""
+    hyper: Hyper
+    state: TensorState
+    ratio_limit_sq: Array
+    """float64 ``[T]``: c² with its slack; +inf where the consistency rule is off."""
+    ratio_moves: bool
+    """c follows its recursion; otherwise it is at its fixed point."""
+    moments_known: bool
+    """The moments' bounds have been started from the optimizer's state."""
+    learned: LearnedBound
+    phase: Array
+    """0-d int64, see :class:`~sp4_lightning.switch.Phase`."""
+    every: int
+    """How many updates one observation stands for."""
+    learns: bool
+    """This step counts and learns."""
+    vetoed: Tensor | None
+    """Above zero where a GradScaler keeps the update from being executed; None: there is none."""
+
+    largest: Array = field(init=False)
+    """float64 ``[4, T]``: each tensor's largest magnitude, NaN or inf where an element is; 0 where there is none."""
+    excess: Array = field(init=False)
+    """float64 ``[T]``: largest ``exp_avg² / c² - exp_avg_sq``; above zero or NaN where the pair must be looked at."""
+    counts: Tensor | None = field(init=False)
+    """int64 ``[T, bins]`` on learning steps."""
+    usable: Array = field(init=False)
+    """bool ``[T]``: there is a gradient and all of it is finite."""
+    skip: Array = field(init=False)
+    """0-d bool: the update must not be executed."""
+    executed: Array = field(init=False)
+    """0-d bool: the update was executed."""
