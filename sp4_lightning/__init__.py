@@ -20,6 +20,7 @@ from sp4_lightning.errors import (
 )
 from sp4_lightning.groups import ParamGroup
 from sp4_lightning.optimizer import ClippingOptimizer
+from sp4_lightning.protection import Protection
 from sp4_lightning.quantities import QUANTITIES, Quantity
 from sp4_lightning.settings import LearnedBound, Settings
 from sp4_lightning.switch import Phase, Switch
@@ -43,6 +44,7 @@ __all__ = [
     "LearnedBound",
     "ParamGroup",
     "Phase",
+    "Protection",
     "Quantity",
     "SP4Callback",
     "SP4Error",

@@ -29,21 +29,25 @@ def admit(optimizer: Optimizer, held: Held, name: str, mode: Mode) -> torch.devi
             with a non-dense tensor, or amsgrad in enforce mode.
     """
     if not len(held):
-        raise ConfigurationError(f"{name} holds no parameter of any group. Name one in `groups`, or leave it unprotected.")
+        raise ConfigurationError(
+            f"{name} holds no parameter of any group. Name one in `groups`, or leave it unprotected."
+        )
     for tensor_name, param in zip(held.names, held.params, strict=True):
         _admit_tensor(param, f"{tensor_name!r} in {name}")
     devices = {param.device for param in held.params}
     if len(devices) > 1:
         raise UnsupportedError(
-            f"{name} holds parameters on {', '.join(sorted(map(str, devices)))}. Give each device an optimizer of its own."
+            f"{name} holds parameters on {', '.join(sorted(map(str, devices)))}. "
+            f"Give each device an optimizer of its own."
         )
     for i, group in enumerate(optimizer.param_groups):
         if group.get("fused"):
             for tensor_name, param in zip(held.names, held.params, strict=True):
                 if any(param is p for p in group["params"]) and not is_dense(param):
                     raise UnsupportedError(
-                        f"{tensor_name!r} in {name} is not dense (shape {tuple(param.shape)}, strides {param.stride()}) "
-                        f"and fused=True: torch's fused CPU kernels write beside such a tensor. Use fused=False."
+                        f"{tensor_name!r} in {name} is not dense (shape {tuple(param.shape)}, strides "
+                        f"{param.stride()}) and fused=True: torch's fused kernels write beside such a "
+                        f"tensor. Use fused=False."
                     )
         if group.get("amsgrad") and mode == "enforce":
             raise UnsupportedError(
@@ -57,7 +61,9 @@ def _admit_tensor(param: Tensor, what: str) -> None:
     if param.layout is not torch.strided:
         raise UnsupportedError(f"{what} has layout {param.layout}; only dense tensors can be protected. Exclude it.")
     if not param.is_floating_point():
-        raise UnsupportedError(f"{what} is {param.dtype}; only real floating-point tensors can be protected. Exclude it.")
+        raise UnsupportedError(
+            f"{what} is {param.dtype}; only real floating-point tensors can be protected. Exclude it."
+        )
     if any(stride == 0 and size > 1 for size, stride in zip(param.shape, param.stride(), strict=True)):
         raise UnsupportedError(
             f"{what} overlaps itself (shape {tuple(param.shape)}, strides {param.stride()}), as expand() leaves it. "

@@ -15,7 +15,7 @@ def save_engine(engine: Engine) -> dict[str, Any]:
     """An engine's state as tensors and plain types, keyed by names."""
     return {
         "version": VERSION,
-        "groups": _groups(engine),
+        "groups": engine.groups,
         "calls": engine.calls,
         "tally": engine.tally.cpu().clone(),
         "tensors": engine.state.state_dict(engine.held.names),
@@ -31,13 +31,13 @@ def check_engine(engine: Engine, saved: dict[str, Any]) -> None:
     mend = "or drop the callback's state to learn the bounds anew"
     if saved.get("version") != VERSION:
         raise CheckpointError(
-            f"The checkpoint's bounds for {engine.name} have state version {saved.get('version')!r}; this release reads "
-            f"version {VERSION}. Resume with the release that wrote it, {mend}."
+            f"The checkpoint's bounds for {engine.name} have state version {saved.get('version')!r}; this release "
+            f"reads version {VERSION}. Resume with the release that wrote it, {mend}."
         )
-    if saved["groups"] != _groups(engine):
+    if saved["groups"] != engine.groups:
         raise CheckpointError(
             f"The checkpoint's bounds for {engine.name} are of the groups {saved['groups']}, but it now trains "
-            f"{_groups(engine)}. Resume with the same groups, {mend}."
+            f"{engine.groups}. Resume with the same groups, {mend}."
         )
     engine.state.check(saved["tensors"], engine.held.names, engine.name)
 
@@ -53,7 +53,3 @@ def load_engine(engine: Engine, saved: dict[str, Any]) -> None:
     engine.tally.copy_(saved["tally"])
     engine.calls = saved["calls"]
     engine.accept_state(moments_known=engine.calls > 0)
-
-
-def _groups(engine: Engine) -> list[str]:
-    return [engine.table.groups[column] for column in engine.columns]

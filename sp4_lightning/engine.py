@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from sp4_lightning.arrays import Array, view
 from sp4_lightning.backends import choose_backend
 from sp4_lightning.dynamics import Dynamics, dynamics_of
 from sp4_lightning.errors import ConfigurationError, SkipStreakError
-from sp4_lightning.groups import ParamGroup, select_groups
+from sp4_lightning.groups import ParamGroup, matching
 from sp4_lightning.held import Held
 from sp4_lightning.hyper import Hyper, HyperSource
 from sp4_lightning.quantities import EXP_AVG, GRAD, QUANTITIES, Quantity
@@ -35,8 +35,7 @@ class Engine:
 
     Args:
         optimizer: A torch optimizer.
-        groups: The groups of the whole run, in the table's order; the engine takes the parameters that this
-            optimizer holds.
+        groups: The groups of the whole run; the engine takes the parameters that this optimizer holds.
         settings: What to do.
         switch: The phase, shared by all engines of a run.
         table: Where group bounds are published, shared likewise.
@@ -45,12 +44,12 @@ class Engine:
     Attributes:
         held: The protected tensors.
         state: What is remembered about each of them.
-        columns: The groups (columns of the table) this optimizer holds parameters of.
-        tally: int64 ``[3 + len(columns)]`` counters, see :attr:`steps` and its neighbours.
+        groups: The names of the groups this optimizer holds parameters of.
+        tally: int64 ``[3 + len(groups)]`` counters, see :attr:`steps` and its neighbours.
         calls: Updates, executed or not; on the host.
 
     Raises:
-        ConfigurationError: The optimizer holds no parameter of any group, or ``settings.off`` names no group.
+        ConfigurationError: The optimizer holds no parameter of any group.
         UnsupportedError: It holds a tensor, or has an option, that cannot be protected.
         BackendError: The backend asked for cannot be had.
     """
@@ -66,16 +65,14 @@ class Engine:
     ) -> None:
         self.optimizer = optimizer
         self.settings = settings
-        self.switch = switch
-        self.table = table
         self.name = name or type(optimizer).__name__
         self.held = Held.by(optimizer, groups)
         self.device = device = admit(optimizer, self.held, self.name, settings.mode)
         self.backend = choose_backend(settings.backend, self.held.params)
         self.update_every = settings.update_every or self.backend.update_every
-        self.columns = sorted(set(self.held.column))
+        self.groups = list(dict.fromkeys(self.held.group))
         self.state = TensorState.fresh(len(self.held), settings.learned.arm_after, device)
-        self.tally = torch.zeros(3 + len(self.columns), dtype=torch.int64, device=device)
+        self.tally = torch.zeros(3 + len(self.groups), dtype=torch.int64, device=device)
         self.calls = 0
 
         self._skipper = skipper_for(optimizer, device)
@@ -84,10 +81,12 @@ class Engine:
         self._hyper = HyperSource(self.held.torch_group, device)
         self._everywhere = view(torch.ones(len(self.held), dtype=torch.bool, device=device))
         self._sizes = torch.tensor([param.numel() for param in self.held.params], device=device)
-        self._members = view(torch.tensor([[g == c for g in self.held.column] for c in self.columns], device=device))
-        self._column = torch.tensor(self.held.column, device=device)
+        self._members = view(
+            torch.tensor([[g == group for g in self.held.group] for group in self.groups], device=device)
+        )
         self._protects = view(torch.tensor([self.protects(quantity) for quantity in QUANTITIES], device=device))
         self._pending: Step | None = None
+        self.join(switch, table)
         self.state.ratio_sq.copy_(torch.as_tensor(self._constants().ratio_start))
         self.accept_state(moments_known=False)
 
@@ -108,16 +107,29 @@ class Engine:
 
     @property
     def observed(self) -> Tensor:
-        """int64 ``[len(columns)]``: executed updates in which each group had a gradient."""
+        """int64 ``[len(groups)]``: executed updates in which each group had a gradient."""
         return self.tally[3:]
+
+    def join(self, switch: Switch, table: BoundsTable) -> None:
+        """Share a run's switch and table with its other engines.
+
+        Raises:
+            ConfigurationError: The table lacks one of the engine's groups.
+        """
+        self.switch = switch
+        self.table = table
+        self._columns = [table.column(group) for group in self.groups]
+        self._column = torch.tensor([table.column(group) for group in self.held.group], device=self.device)
 
     def protects(self, quantity: Quantity) -> list[bool]:
         """Per tensor, whether this quantity has not been switched off for its group."""
-        off: set[str] = set()
-        for pattern, quantities in self.settings.off.items():
-            if quantity in quantities:
-                off.update(select_groups(pattern, self.table.groups, "off"))
-        return [self.table.groups[column] not in off for column in self.held.column]
+        patterns = [pattern for pattern, quantities in self.settings.off.items() if quantity in quantities]
+        off = {group for pattern in patterns for group in matching(pattern, self.groups)}
+        return [group not in off for group in self.held.group]
+
+    def dynamics_of_tensor(self, tensor: int) -> Dynamics:
+        """What the optimizer does with one of its tensors."""
+        return self._dynamics()[self.held.torch_group[tensor]]
 
     @torch.no_grad()
     def before(self) -> None:
@@ -166,12 +178,12 @@ class Engine:
         limit = self.settings.raise_after_skips
         if limit is not None and streak >= limit:
             raise SkipStreakError(
-                f"{self.name} has skipped {streak} updates in a row: its gradients are not finite. Look at the loss and "
-                f"the batches, or raise raise_after_skips (now {limit})."
+                f"{self.name} has skipped {streak} updates in a row: its gradients are not finite. Look at the loss "
+                f"and the batches, or raise raise_after_skips (now {limit})."
             )
         if streak == self.settings.max_skip_streak:
             warnings.warn(
-                f"{self.name} has skipped {streak} updates in a row: its gradients are not finite, so it is not learning.",
+                f"{self.name} has skipped {streak} updates in a row: its gradients are not finite, nothing is learned.",
                 stacklevel=2,
             )
 
@@ -185,11 +197,11 @@ class Engine:
         bounds[GRAD].masked_fill_(self.state.seen == 0, 0.0)
         largest = torch.zeros(len(bounds), len(self.table.groups), dtype=torch.float64, device=self.device)
         largest.scatter_reduce_(1, self._column.expand_as(bounds), bounds, "amax")
-        largest = torch.where(largest > 0, largest, torch.inf)[:, self.columns]
-        self.table.values[:, self.columns] = largest.to(self.table.values.dtype)
+        largest = torch.where(largest > 0, largest, torch.inf)[:, self._columns]
+        self.table.values[:, self._columns] = largest.to(self.table.values.dtype)
         self._met = view(self._sizes * self.state.bound[GRAD].isfinite())
 
-    def notify_scale_change(self, factor: float, groups: Sequence[str] | None = None) -> None:
+    def notify_scale_change(self, factor: float, groups: Collection[str] | None = None) -> None:
         """Announce that gradients will be ``factor`` times as large from now on, e.g. after rescaling rewards.
 
         The learned bound is multiplied. The bounds of exp_avg and exp_avg_sq need no announcement: they are
@@ -198,10 +210,10 @@ class Engine:
 
         Args:
             factor: Positive and finite.
-            groups: Group names or globs; None means all.
+            groups: Group names; those this optimizer does not hold are passed over. None means all.
 
         Raises:
-            ConfigurationError: A bad factor or an unknown group.
+            ConfigurationError: A bad factor.
         """
         if not 0 < factor < math.inf:
             raise ConfigurationError(f"factor must be positive and finite, got {factor!r}.")
@@ -211,14 +223,11 @@ class Engine:
         self.state.bound[GRAD, tensors] *= factor
         self.publish()
 
-    def reset(self, groups: Sequence[str] | None = None) -> None:
+    def reset(self, groups: Collection[str] | None = None) -> None:
         """Make groups unobserved again, e.g. after their optimizer state or weights were re-initialised.
 
         Args:
-            groups: Group names or globs; None means all.
-
-        Raises:
-            ConfigurationError: An unknown group.
+            groups: Group names; those this optimizer does not hold are passed over. None means all.
         """
         tensors = self._tensors_of(groups)
         self.state.forget(tensors)
@@ -243,10 +252,9 @@ class Engine:
         self._hyper.ratio_moves |= bool((view(self.state.ratio_sq) != self._constants().ratio_start).any())
         self.publish()
 
-    def _tensors_of(self, groups: Sequence[str] | None) -> list[int]:
-        names = self.table.groups
-        wanted = names if groups is None else [n for group in groups for n in select_groups(group, names, "groups")]
-        return [i for i, column in enumerate(self.held.column) if names[column] in wanted]
+    def _tensors_of(self, groups: Collection[str] | None) -> list[int]:
+        wanted = self.groups if groups is None else groups
+        return [i for i, group in enumerate(self.held.group) if group in wanted]
 
     def _view(self) -> Step:
         dynamics = self._dynamics()

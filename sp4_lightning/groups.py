@@ -106,9 +106,7 @@ def groups_of_patterns(
                 f"optional names {name!r}, which is not one of the groups.{did_you_mean(name, patterns)} "
                 f"Groups are {shorten(patterns, 12)}."
             )
-    groups = [
-        ParamGroup(name, _matches(module, name, wanted, name in optional)) for name, wanted in patterns.items()
-    ]
+    groups = [ParamGroup(name, _matches(module, name, wanted, name in optional)) for name, wanted in patterns.items()]
     owner: dict[int, tuple[str, str]] = {}
     for group in groups:
         for param_name, param in group.params.items():
@@ -150,6 +148,11 @@ def exclude_params(groups: Sequence[ParamGroup], patterns: Sequence[str], module
     ]
 
 
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that are, or match, the pattern."""
+    return [name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)]
+
+
 def select_groups(pattern: str, names: Sequence[str], setting: str) -> list[str]:
     """The group names a name or glob stands for.
 
@@ -161,7 +164,7 @@ def select_groups(pattern: str, names: Sequence[str], setting: str) -> list[str]
     Raises:
         ConfigurationError: It stands for none.
     """
-    hits = [name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)]
+    hits = matching(pattern, names)
     if not hits:
         raise ConfigurationError(
             f"{setting} names the group {pattern!r}, which does not exist.{did_you_mean(pattern, names)} "

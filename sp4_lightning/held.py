@@ -21,8 +21,8 @@ class Held:
 
     names: list[str]
     params: list[Tensor]
-    column: list[int]
-    """The group's column in the bounds table."""
+    group: list[str]
+    """The name of its group."""
     torch_group: list[int]
     """The index in ``optimizer.param_groups``."""
 
@@ -31,8 +31,8 @@ class Held:
         """The non-empty parameters of ``groups`` that ``optimizer`` holds."""
         where = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
         rows = [
-            (name, param, column, where[id(param)])
-            for column, group in enumerate(groups)
+            (name, param, group.name, where[id(param)])
+            for group in groups
             for name, param in group.params.items()
             if id(param) in where and param.numel() > 0
         ]

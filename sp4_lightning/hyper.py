@@ -92,7 +92,9 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
         weight=vector(weights),
         slack=vector([[1 + 4 * torch.finfo(dtype).eps for dtype in dtypes], exact, *slacks]),
         consistent=has_ratio,
-        ratio_start=vector([_ratio_start(d, pair, has) for d, pair, has in zip(dynamics, betas, has_ratio, strict=True)]),
+        ratio_start=vector(
+            [_ratio_start(d, pair, has) for d, pair, has in zip(dynamics, betas, has_ratio, strict=True)]
+        ),
         ratio_decay=vector([max(decay, TINY) for decay, _ in ratio]),
         ratio_gain=vector([gain for _, gain in ratio]),
         ratio_slack_sq=vector([(1 + consistency.SLACK.get(dtype, 0.0)) ** 2 for dtype in dtypes]),

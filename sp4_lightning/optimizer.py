@@ -14,7 +14,7 @@ from sp4_lightning.attach import Attachment
 from sp4_lightning.checkpoint import check_engine, load_engine, save_engine
 from sp4_lightning.engine import Engine
 from sp4_lightning.errors import ConfigurationError
-from sp4_lightning.groups import ParamGroup, groups_of_optimizers
+from sp4_lightning.groups import ParamGroup, groups_of_optimizers, select_groups
 from sp4_lightning.settings import Settings
 from sp4_lightning.switch import Switch
 from sp4_lightning.table import BoundsTable
@@ -69,6 +69,8 @@ class ClippingOptimizer(Optimizer):
         self._optimizer_load_state_dict_post_hooks = OrderedDict()
         self._patch_step_function()
 
+        for pattern in settings.off:
+            select_groups(pattern, [group.name for group in self.groups], "off")
         device = base.param_groups[0]["params"][0].device
         table = BoundsTable([group.name for group in self.groups], device)
         switch = Switch(settings.mode, settings.warmup_steps, device)
@@ -76,8 +78,7 @@ class ClippingOptimizer(Optimizer):
         self._attachment = Attachment(self.engine)
         self.flips_itself = True
 
-    @torch._disable_dynamo
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Perform one protected step of the base optimizer.
 
         Args:
@@ -125,7 +126,7 @@ class ClippingOptimizer(Optimizer):
             self.engine.switch.restore(saved["phase"])
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def param_groups(self) -> list[dict[str, Any]]:
         """The base's."""
         return self.base.param_groups
 
@@ -134,7 +135,7 @@ class ClippingOptimizer(Optimizer):
         self.base.param_groups = value
 
     @property
-    def state(self) -> defaultdict[torch.Tensor, Any]:  # type: ignore[override]
+    def state(self) -> defaultdict[torch.Tensor, Any]:
         """The base's."""
         return self.base.state
 
@@ -143,7 +144,7 @@ class ClippingOptimizer(Optimizer):
         self.base.state = value
 
     @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+    def defaults(self) -> dict[str, Any]:
         """The base's."""
         return self.base.defaults
 

@@ -96,11 +96,13 @@ class TensorState:
             got = tuple(value.shape) if isinstance(value, Tensor) else value
             if got != expected:
                 raise CheckpointError(
-                    f"The checkpoint's {item.name!r} for {where} should have shape {expected}, got {got!r}. Resume with "
-                    f"the same settings, {mend}."
+                    f"The checkpoint's {item.name!r} for {where} should have shape {expected}, got {got!r}. Resume "
+                    f"with the same settings, {mend}."
                 )
             if value.isnan().any():  # type: ignore[union-attr]
-                raise CheckpointError(f"The checkpoint's {item.name!r} for {where} holds NaN: it is damaged. Repair it, {mend}.")
+                raise CheckpointError(
+                    f"The checkpoint's {item.name!r} for {where} holds NaN: it is damaged. Repair it, {mend}."
+                )
 
     def load_state_dict(self, saved: dict[str, Any], names: Sequence[str]) -> None:
         """Take over saved state that :meth:`check` has accepted; columns are matched by name."""

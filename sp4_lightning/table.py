@@ -61,7 +61,10 @@ class BoundsTable:
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain types, keyed by names."""
         values = self.values.cpu()
-        return {quantity: dict(zip(self.groups, values[row].clone(), strict=True)) for row, quantity in enumerate(QUANTITIES)}
+        return {
+            quantity: dict(zip(self.groups, values[row].clone(), strict=True))
+            for row, quantity in enumerate(QUANTITIES)
+        }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Take over saved bounds, matched by name.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -72,7 +74,7 @@ class Experience(IterableDataset[Transitions]):
         self.generator = torch.Generator().manual_seed(seed)
         self.history = ObservationHistory(environments.reset(), history)
         self._episode_return = torch.zeros(environments.num_envs, dtype=torch.float64)
-        self._finished: list[float] = []
+        self._finished: deque[float] = deque(maxlen=20)
 
     def __len__(self) -> int:
         return self.length
@@ -104,10 +106,10 @@ class Experience(IterableDataset[Transitions]):
             self._finished += self._episode_return[done].tolist()
             self._episode_return[done] = 0.0
 
-    def finished_returns(self) -> list[float]:
-        """Returns of the episodes that ended since this was last asked."""
-        finished, self._finished = self._finished, []
-        return finished
+    @property
+    def recent_return(self) -> float:
+        """Mean return of the last 20 episodes, exploration included; NaN before the first has ended."""
+        return sum(self._finished) / len(self._finished) if self._finished else math.nan
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides what comes next, as tensors and numbers."""
@@ -117,6 +119,7 @@ class Experience(IterableDataset[Transitions]):
             "returns": self.returns.state_dict(),
             "window": self.history.window,
             "episode_return": self._episode_return.clone(),
+            "finished": list(self._finished),
             "generator": self.generator.get_state(),
             "steps": self.steps,
             "batches": self.batches,
@@ -129,7 +132,7 @@ class Experience(IterableDataset[Transitions]):
         self.returns.load_state_dict(state["returns"])
         self.history.window = state["window"].clone()
         self._episode_return = state["episode_return"].clone()
-        self._finished = []
+        self._finished = deque(state["finished"], maxlen=20)
         self.generator.set_state(state["generator"])
         self.steps = state["steps"]
         self.batches = state["batches"]

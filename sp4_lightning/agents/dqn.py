@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.optim import Adam
 from torch.utils.data import DataLoader
-from torchmetrics.aggregation import RunningMean
 
 from sp4_lightning.agents.data import Experience, batch_loader
 from sp4_lightning.agents.environment import Environments
@@ -140,7 +139,6 @@ class DQNAgent(PlayedValidation):
         final_lr = 0.0 if learning_rate_schedule == "linear" else learning_rate
         self.learning_rate = Linear(learning_rate, final_lr, self.total_updates)
         self.bonus = Linear(bonus, 0.0, self.total_updates / 2)
-        self.training_return = RunningMean(window=20)
         self._experience: Experience | None = None
         self._restored: dict[str, Any] | None = None
 
@@ -172,6 +170,10 @@ class DQNAgent(PlayedValidation):
         self._log(losses)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """End the fit with the last update."""
+        self._stop_when_done()
+
+    def _stop_when_done(self) -> None:
         """End the fit when ``total_steps`` are used up."""
         if self.updates >= self.total_updates:
             self.trainer.should_stop = True
@@ -228,6 +230,7 @@ class DQNAgent(PlayedValidation):
             restore_random_state(restored["random"], self.device)
         elif self.updates == 0:
             torch.manual_seed(self._training_seed)
+        self._stop_when_done()
 
     def _log(self, losses: dict[str, Tensor]) -> None:
         """Log what the last update and the last 20 episodes came to, on the logger's own steps only."""
@@ -238,10 +241,7 @@ class DQNAgent(PlayedValidation):
         if self._experience is not None:
             values["train/epsilon"] = self._experience.epsilon.at(self._experience.steps)
             values["train/env_steps"] = float(self._experience.steps)
-            for episode in self._experience.finished_returns():
-                self.training_return.update(episode)
-            if self.training_return.update_called:
-                values["train/return"] = self.training_return.compute()
+            values["train/return"] = self._experience.recent_return
         self.log_dict(values, batch_size=self.hparams["batch_size"])
 
     @property

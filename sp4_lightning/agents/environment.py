@@ -180,7 +180,7 @@ def make_vector(environment: str, num_envs: int, options: dict[str, Any]) -> Syn
     """Make a vector environment without autoreset.
 
     Raises:
-        ConfigurationError: The id is unknown, its packages are missing, or it does not take the options.
+        ConfigurationError: The id is unknown, packages are missing, or the environment refuses the options.
     """
     try:
         vector = gym.make_vec(
@@ -195,11 +195,10 @@ def make_vector(environment: str, num_envs: int, options: dict[str, Any]) -> Syn
         raise ConfigurationError(
             f"There is no environment {environment!r}.{did_you_mean(environment, gym.registry)}"
         ) from error
-    except gym.error.DependencyNotInstalled as error:
-        raise ConfigurationError(f"The environment {environment!r} needs more packages: {error}") from error
-    except TypeError as error:
+    except (gym.error.Error, ImportError, TypeError) as error:
+        with_options = f" with {options}" if options else ""
         raise ConfigurationError(
-            f"The environment {environment!r} does not take {options}: {error}"
+            f"The environment {environment!r} cannot be made{with_options}: {error}"
         ) from error
     assert isinstance(vector, SyncVectorEnv)
     return vector

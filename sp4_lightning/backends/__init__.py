@@ -38,7 +38,7 @@ def choose_backend(name: BackendName | None, params: Sequence[Tensor]) -> Backen
     """
     if name == "cuda":
         raise BackendError(
-            f"backend='cuda' was asked for, but this version has no CUDA kernels yet (parameters are on {params[0].device}). "
-            f"Set backend=None or backend='torch'."
+            f"backend='cuda' was asked for, but this version has no CUDA kernels yet (the parameters are on "
+            f"{params[0].device}). Set backend=None or backend='torch'."
         )
     return TorchBackend(params)

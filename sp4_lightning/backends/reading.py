@@ -73,7 +73,7 @@ class Block:
             for segment, zeros in zip(self.segments, self._zeros, strict=True):
                 tensor = row[segment.tensor]
                 pieces.append(zeros if tensor is None else segment.of(tensor))
-        rows = _flatten_dense_tensors(pieces).to(self._dtype)
+        rows = _flatten_dense_tensors(pieces).to(self._dtype)  # type: ignore[no-untyped-call]
         # exp_avg_sq keeps its sign: a negative one shows in the excess.
         rows[: EXP_AVG_SQ * self.size].abs_()
         largest = self._maxima(rows, 4).reshape(4, -1)
@@ -96,7 +96,7 @@ class Block:
         if values.device.type == "cpu":
             # One call for all segments; torch has no segmented maximum that is nearly as fast.
             return np.maximum.reduceat(values.numpy(), self._starts[: rows * len(self.segments)])
-        return torch.stack(torch._foreach_max(values.split(self._sizes * rows)))
+        return torch.stack(torch._foreach_max(torch.split(values, self._sizes * rows)))
 
 
 class Reader:

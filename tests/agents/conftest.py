@@ -6,12 +6,18 @@ from lightning.pytorch import Trainer
 
 from sp4_lightning.agents import DQNAgent
 
-SMALL = {"learning_starts": 64, "batch_size": 32, "epoch_updates": 20, "eval_episodes": 2, "total_steps": 10_000}
+SMALL = {
+    "learning_starts": 64,
+    "batch_size": 32,
+    "epoch_updates": 20,
+    "eval_episodes": 2,
+    "total_steps": 10_000,
+}
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
-    """The networks are too small to gain from a second thread, and results must not depend on their number."""
+    """The networks are too small to gain from a second thread, and results must not depend on threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -55,11 +55,11 @@ def test_history_starts_anew_with_each_episode():
 
 def test_exploration_rate_and_range():
     rng = torch.Generator().manual_seed(0)
-    greedy = torch.full((20_000, 2), 7)
+    greedy = torch.full((200_000, 2), 7)
     action = explore(greedy, (2, 3), 0.3, rng)
     random = (action != 7).all(-1)
     assert torch.equal(random, (action != 7).any(-1))  # all branches or none
-    assert random.float().mean().item() == pytest.approx(0.3, abs=0.01)
+    assert random.float().mean().item() == pytest.approx(0.3, abs=0.005)
     assert set(action[random][:, 0].tolist()) == {0, 1}
     assert set(action[random][:, 1].tolist()) == {0, 1, 2}
     assert torch.equal(explore(greedy, (2, 3), 0.0, rng), greedy)
@@ -77,7 +77,28 @@ def test_updates_keep_pace_with_environment_steps(make_agent):
     seen = []
     for _ in range(2):  # a second pass goes on where the first one stopped
         seen += [experience.steps for _ in experience]
-    assert seen == [104, 104, 112, 112, 120, 120, 128, 128, 136, 136, 144, 144, 152, 152, 160, 160, 168, 168, 176, 176]
+    assert seen == [
+        104,
+        104,
+        112,
+        112,
+        120,
+        120,
+        128,
+        128,
+        136,
+        136,
+        144,
+        144,
+        152,
+        152,
+        160,
+        160,
+        168,
+        168,
+        176,
+        176,
+    ]
 
 
 def test_batches_are_what_the_networks_expect(make_agent):

@@ -1,10 +1,13 @@
 """The agent inside Lightning: environments, optimizers, schedules, validation, checkpoints."""
 
 import copy
+import csv
+from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import CSVLogger
 
 from sp4_lightning.agents import GROUPS, DQNAgent
 from sp4_lightning.errors import ConfigurationError
@@ -188,7 +191,7 @@ def test_one_update_depends_on_batch_networks_optimizers_and_generator_only(make
     def update():
         agent.learner.load_state_dict(saved[0])
         for opt, state in zip(trainer.optimizers, saved[1], strict=True):
-            opt.load_state_dict(state)
+            opt.load_state_dict(copy.deepcopy(state))
         agent.updates = 20
         torch.manual_seed(7)
         agent.training_step(batch, 0)
@@ -201,26 +204,27 @@ def test_one_update_depends_on_batch_networks_optimizers_and_generator_only(make
 
 
 def test_logged_values_reach_the_logger_on_its_own_steps(make_agent, make_trainer, tmp_path):
-    from lightning.pytorch.loggers import CSVLogger
-
     logger = CSVLogger(tmp_path)
-    make_trainer(logger=logger, log_every_n_steps=10, limit_val_batches=1).fit(make_agent())
-    logger.save()
-    rows = logger.experiment.metrics
-    trained = [row for row in rows if "loss/dqn" in row]
-    assert [row["step"] for row in trained] == [9, 19]
+    make_trainer(logger=logger, log_every_n_steps=10, limit_val_batches=1).fit(
+        make_agent(learning_starts=400)
+    )
+    with open(Path(logger.log_dir) / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    trained = [row for row in rows if row["loss/dqn"]]
+    assert [row["step"] for row in trained] == ["9", "19"]
     expected = {f"loss/{name}" for name in ("dqn", "iqn", "iql_high", "iql_low", "curiosity")}
-    assert expected | {"train/epsilon", "train/env_steps", "train/return"} <= trained[-1].keys()
-    assert trained[-1]["train/return"] > 0
-    assert sum("eval/return" in row for row in rows) == 1
+    assert expected | {"train/epsilon", "train/env_steps", "train/return"} <= {
+        k for k, v in trained[-1].items() if v
+    }
+    assert sum(bool(row["eval/return"]) for row in rows) == 1
 
 
 @pytest.mark.parametrize("mode", [{"fast_dev_run": True}, {"barebones": True}, {"limit_train_batches": 3}])
 def test_trainer_modes(make_agent, tmp_path, mode):
-    from lightning.pytorch import Trainer
-
     agent = make_agent()
-    Trainer(accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, enable_progress_bar=False, **mode).fit(agent)
+    Trainer(
+        accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, enable_progress_bar=False, **mode
+    ).fit(agent)
     assert agent.updates == {"fast_dev_run": 1, "barebones": 20, "limit_train_batches": 3}[next(iter(mode))]
 
 
@@ -234,7 +238,9 @@ def test_a_finished_agent_does_not_train_on(make_agent, make_trainer):
 
 
 def test_settings_that_leave_nothing_to_learn_are_refused():
-    with pytest.raises(ConfigurationError, match="total_steps=500 leaves nothing to learn after learning_starts=1000"):
+    with pytest.raises(
+        ConfigurationError, match="total_steps=500 leaves nothing to learn after learning_starts=1000"
+    ):
         DQNAgent(total_steps=500)
 
 

@@ -19,7 +19,8 @@ def random_actions(envs, count, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("environment", "options"), [("CartPole-v1", {}), ("Acrobot-v1", {"max_episode_steps": 20}), ("LunarLander-v3", {})]
+    ("environment", "options"),
+    [("CartPole-v1", {}), ("Acrobot-v1", {"max_episode_steps": 20}), ("LunarLander-v3", {})],
 )
 def test_a_vector_is_its_environments_played_alone(environment, options):
     envs = Environments(environment, 2, 5, options=options)
@@ -110,11 +111,15 @@ def test_decoded_actions_belong_to_the_environment():
             "There is no environment 'CartPol-v1'. Did you mean 'CartPole-v1'?",
         ),
         ({"environment": "CartPole-v77"}, "There is no environment 'CartPole-v77'. Did you mean 'CartPole-v"),
+        (
+            {"environment": "no_such_module:Nothing-v0"},
+            "The environment 'no_such_module:Nothing-v0' cannot be made: ",
+        ),
         ({"environment": "nowhere/Nothing-v0"}, "There is no environment 'nowhere/Nothing-v0'."),
-        ({"environment": "not an id"}, "There is no environment 'not an id'."),
+        ({"environment": "not an id"}, "The environment 'not an id' cannot be made: Malformed"),
         (
             {"environment": "CartPole-v1", "options": {"gravitty": 1}},
-            "The environment 'CartPole-v1' does not take {'gravitty': 1}",
+            "The environment 'CartPole-v1' cannot be made with {'gravitty': 1}: ",
         ),
         (
             {"environment": "CartPole-v1", "observation_indices": [0, 4]},

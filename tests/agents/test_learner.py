@@ -36,12 +36,15 @@ class EveryGroupLearns(Callback):
     """Looks at the gradients where an optimizer is about to use them."""
 
     def __init__(self):
-        self.seen = {name: 0 for name in GROUPS}
+        self.seen = dict.fromkeys(GROUPS, 0)
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer):
         for group in optimizer.param_groups:
             assert all(p.grad is not None and p.grad.isfinite().all() for p in group["params"])
-            assert any(p.grad.count_nonzero() > 0 for p in group["params"]), (group["name"], pl_module.updates)
+            assert any(p.grad.count_nonzero() > 0 for p in group["params"]), (
+                group["name"],
+                pl_module.updates,
+            )
             self.seen[group["name"]] += 1
 
 
@@ -77,7 +80,13 @@ def test_one_backward_of_the_sum_equals_one_for_each_loss(learner):
         return {name: p.grad for name, p in learner.named_parameters() if p.grad is not None}
 
     together = gradients(None)
-    owner = {"dqn": "online.", "iqn": "iqn.", "iql_high": "iql_high.", "iql_low": "iql_low.", "curiosity": "curiosity."}
+    owner = {
+        "dqn": "online.",
+        "iqn": "iqn.",
+        "iql_high": "iql_high.",
+        "iql_low": "iql_low.",
+        "curiosity": "curiosity.",
+    }
     seen = set()
     for loss, prefix in owner.items():
         alone = gradients([loss])
@@ -130,7 +139,9 @@ def test_bonus_is_added_to_the_reward_and_nothing_else(learner):
     assert (bonus > 0).all()
     torch.manual_seed(1)
     paid = learner.losses(batch._replace(reward=batch.reward + 0.5 * bonus), bonus=0.0)
-    assert {name: loss.item() for name, loss in with_bonus.items()} == {n: loss.item() for n, loss in paid.items()}
+    assert {name: loss.item() for name, loss in with_bonus.items()} == {
+        n: loss.item() for n, loss in paid.items()
+    }
     assert torch.equal(batch.reward, kept)
 
 
@@ -139,8 +150,7 @@ def test_lagged_networks_move_only_when_synchronised(learner):
     trained = [*learner.online.parameters(), *learner.iqn.parameters()]
     before = [p.clone() for p in lagged]
     with torch.no_grad():
-        for p in trained:
-            p += 1.0
+        torch._foreach_add_(trained, 1.0)
     assert all(torch.equal(p, b) for p, b in zip(lagged, before, strict=True))
     learner.sync_targets()
     assert all(torch.equal(a, b) for a, b in zip(lagged, trained, strict=True))

@@ -13,7 +13,7 @@ NUM_ENVS, STEPS, SEED, GAMMA = 3, 60, 11, 0.9
 
 
 def play_alone(environment, options, index, actions):
-    """One environment's episodes, played without any vectorisation: [(observations, actions, rewards, terminated)]."""
+    """One environment's episodes without vectorisation: observations, actions, rewards, terminated, done."""
     env = gym.make(environment, **options)
     episodes, taken = [], 0
     while taken < len(actions):
@@ -34,7 +34,7 @@ def play_alone(environment, options, index, actions):
 
 
 def window(observations, t, length):
-    """The last ``length`` observations at time t, the first one repeated where the episode has not begun yet."""
+    """The last ``length`` observations at time t; before the episode's beginning its first one."""
     return np.stack([observations[max(k, 0)] for k in range(t - length + 1, t + 1)])
 
 
@@ -98,7 +98,9 @@ def test_vectorised_returns_equal_the_definition(environment, options, steps):
         expected = list(by_definition(play_alone(environment, options, i, actions[:, i, 0]), steps, length))
         assert len(found[i]) == len(expected) > 0
         for got, want in zip(found[i], expected, strict=True):
-            for name, g, w in zip(("history", "action", "reward", "discount", "next", "one"), got, want, strict=True):
+            for name, g, w in zip(
+                ("history", "action", "reward", "discount", "next", "one"), got, want, strict=True
+            ):
                 np.testing.assert_allclose(g.squeeze().numpy(), np.float32(w), rtol=1e-5, err_msg=name)
 
 
@@ -115,7 +117,9 @@ def test_mixed_endings_really_occur():
 def test_a_terminated_step_at_the_time_limit_does_not_bootstrap():
     returns = NStepReturns(1, 3, 0.5)
     observation = torch.zeros(1, 1, 2)
-    both = Step(torch.zeros(1, 2), torch.ones(1), torch.tensor([True]), torch.tensor([True]), torch.zeros(1, 2))
+    both = Step(
+        torch.zeros(1, 2), torch.ones(1), torch.tensor([True]), torch.tensor([True]), torch.zeros(1, 2)
+    )
     out = returns.push(observation, torch.zeros(1, 1, dtype=torch.int64), both, observation)
     assert out.discount.tolist() == [0.0]
     assert out.reward.tolist() == [1.0]
@@ -124,7 +128,9 @@ def test_a_terminated_step_at_the_time_limit_does_not_bootstrap():
 def test_state_continues_in_the_middle_of_an_episode():
     def step(k):
         ends = torch.tensor([k == 6, False])
-        return Step(torch.full((2, 1), float(k)), torch.tensor([1.0, k]), ends, ends & False, torch.zeros(2, 1))
+        return Step(
+            torch.full((2, 1), float(k)), torch.tensor([1.0, k]), ends, ends & False, torch.zeros(2, 1)
+        )
 
     def push(returns, k):
         x = torch.full((2, 1, 1), float(k))
