@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from sp4_lightning.admission import admit
-from sp4_lightning.arrays import Array, view
+from sp4_lightning.arrays import Array, namespace, view
 from sp4_lightning.backends import choose_backend
 from sp4_lightning.dynamics import Dynamics, dynamics_of
 from sp4_lightning.errors import ConfigurationError, SkipStreakError
@@ -80,7 +80,7 @@ class Engine:
         self._parameters = sum(len(group["params"]) for group in optimizer.param_groups)
         self._hyper = HyperSource(self.held.torch_group, device)
         self._everywhere = view(torch.ones(len(self.held), dtype=torch.bool, device=device))
-        self._sizes = torch.tensor([param.numel() for param in self.held.params], device=device)
+        self._sizes = view(torch.tensor([param.numel() for param in self.held.params], device=device))
         self._members = view(
             torch.tensor([[g == group for g in self.held.group] for group in self.groups], device=device)
         )
@@ -119,7 +119,6 @@ class Engine:
         self.switch = switch
         self.table = table
         self._columns = [table.column(group) for group in self.groups]
-        self._column = torch.tensor([table.column(group) for group in self.held.group], device=self.device)
 
     def protects(self, quantity: Quantity) -> list[bool]:
         """Per tensor, whether this quantity has not been switched off for its group."""
@@ -193,13 +192,15 @@ class Engine:
         A tensor that has never had a gradient has no bound and needs none, so it does not hold its group's grad
         bound at +inf.
         """
-        bounds = self.state.bound.clone()
-        bounds[GRAD].masked_fill_(self.state.seen == 0, 0.0)
-        largest = torch.zeros(len(bounds), len(self.table.groups), dtype=torch.float64, device=self.device)
-        largest.scatter_reduce_(1, self._column.expand_as(bounds), bounds, "amax")
-        largest = torch.where(largest > 0, largest, torch.inf)[:, self._columns]
-        self.table.values[:, self._columns] = largest.to(self.table.values.dtype)
-        self._met = view(self._sizes * self.state.bound[GRAD].isfinite())
+        xp, bound, values = namespace(self.device), view(self.state.bound), view(self.table.values)
+        shown = xp.where(self._nothing_seen(), 0.0, bound)
+        largest = xp.amax(xp.where(self._members, shown[:, None], 0.0), -1)
+        values[:, self._columns] = xp.where(largest > 0, largest, math.inf)
+        self._met = self._sizes * xp.isfinite(bound[GRAD])
+
+    def _nothing_seen(self) -> Array:
+        rows = self._flags([quantity == "grad" for quantity in QUANTITIES])
+        return rows[:, None] & (view(self.state.seen) == 0)
 
     def notify_scale_change(self, factor: float, groups: Collection[str] | None = None) -> None:
         """Announce that gradients will be ``factor`` times as large from now on, e.g. after rescaling rewards.

@@ -8,8 +8,13 @@ on chunking, order or sharding.
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
+
+from sp4_lightning.arrays import Array, view
 
 BINS = 1024
 FINITE_BINS = 1020
@@ -39,7 +44,7 @@ def count(magnitudes: Tensor, row: Tensor, rows: int) -> Tensor:
     return counts.view(-1, BINS)[1:]
 
 
-def quantile(counts: Tensor, q: float, maximum: Tensor, *, few: int = 32) -> Tensor:
+def quantile(counts: Array, q: float, maximum: Array, *, few: int = 32) -> Array:
     """Estimate a quantile of the finite non-zero magnitudes of each row, linear inside a bin.
 
     Args:
@@ -52,23 +57,26 @@ def quantile(counts: Tensor, q: float, maximum: Tensor, *, few: int = 32) -> Ten
     Returns:
         float64 of shape ``[rows]``; 0 where a row is empty.
     """
+    xp = np if isinstance(counts, np.ndarray) else torch
     finite = counts[:, :FINITE_BINS]
-    below_or_in = finite.cumsum(1)
+    below_or_in = xp.cumsum(finite, 1)
     total = below_or_in[:, -1]
-    rank = (total * q).ceil().to(torch.int64).clamp_(min=1)
-    index = torch.searchsorted(below_or_in, rank[:, None]).clamp_(max=FINITE_BINS - 1)
-    inside = finite.gather(1, index)
-    below = below_or_in.gather(1, index) - inside
-    edges = _edges(counts.device)
-    low, high = edges[index], edges[index + 1]
-    share = (rank[:, None] - below).double() / inside.clamp(min=1)
-    estimate = (low + (high - low) * share).squeeze(1).minimum(maximum)
-    return torch.where(total < few, maximum, estimate) * (total > 0)
+    rank = xp.clip(xp.ceil(total * q), 1, math.inf)
+    index = xp.clip((below_or_in < rank[:, None]).sum(1), 0, FINITE_BINS - 1)
+    row = xp.arange(len(counts))
+    inside = finite[row, index]
+    share = (rank - (below_or_in[row, index] - inside)) / xp.clip(inside, 1, None)
+    edges = view(_EDGES) if xp is np else _EDGES.to(counts.device)
+    estimate = xp.minimum(edges[index] + (edges[index + 1] - edges[index]) * share, maximum)
+    return xp.where(total < few, maximum, estimate) * (total > 0)
 
 
-def _edges(device: torch.device) -> Tensor:
-    """The lower edge of every finite bin and, last, infinity's; float64 of shape ``[FINITE_BINS + 1]``."""
-    bits = torch.arange(FINITE_BINS + 1, dtype=torch.int32, device=device) << _SHIFT
+def _edges() -> Tensor:
+    bits = torch.arange(FINITE_BINS + 1, dtype=torch.int32) << _SHIFT
     edges = bits.view(torch.float32).double()
     edges[-1] = 2.0**128
     return edges
+
+
+_EDGES = _edges()
+"""The lower edge of every finite bin and, last, infinity's; float64 of shape ``[FINITE_BINS + 1]``."""

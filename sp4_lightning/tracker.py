@@ -20,8 +20,8 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
+from sp4_lightning.arrays import Array, namespace, view
 from sp4_lightning.settings import LearnedBound
 from sp4_lightning.state import TensorState
 
@@ -29,37 +29,50 @@ LARGEST_DEVIATION = 2.0
 """Deviations enter the spread winsorised at this many nats, so that one spike cannot widen the headroom."""
 
 
-def bound(state: TensorState, learned: LearnedBound) -> Tensor:
-    """The bound on ``|grad|`` in force, float64 of shape ``[tensors]``; +inf where not armed."""
-    headroom = (learned.spreads * state.spread).exp().clamp(learned.min_headroom, learned.max_headroom)
-    return torch.where(state.seen >= learned.arm_after, state.level.exp() * headroom, torch.inf)
+def bound(state: TensorState, learned: LearnedBound) -> Array:
+    """The bound on ``|grad|`` in force, float64 of shape ``[T]``; +inf where not armed."""
+    xp = namespace(state.level.device)
+    level, spread, seen = map(view, (state.level, state.spread, state.seen))
+    headroom = xp.clip(xp.exp(learned.spreads * spread), learned.min_headroom, learned.max_headroom)
+    return xp.where(seen >= learned.arm_after, xp.exp(level) * headroom, math.inf)
 
 
-def observe(state: TensorState, q: Tensor, valid: Tensor, learned: LearnedBound, every: int) -> None:
+def observe(state: TensorState, q: Array, valid: Array, learned: LearnedBound, every: int) -> None:
     """Take one observation per tensor.
 
     Args:
         state: Updated in place.
-        q: float64 of shape ``[tensors]``, the observed quantiles.
-        valid: bool of shape ``[tensors]``; the others keep their state.
+        q: float64 of shape ``[T]``, the observed quantiles.
+        valid: bool of shape ``[T]``; the others keep their state.
         learned: The tracker's settings.
         every: How many updates one observation stands for; rates are scaled by it.
     """
-    log_q = torch.where(valid, q, 1.0).log()
-    armed = state.seen >= learned.arm_after
-
-    slot = state.seen.clamp(max=learned.arm_after - 1)[None]
-    kept = state.recent.gather(0, slot)
-    state.recent.scatter_(0, slot, torch.where(valid & ~armed, log_q, kept))
-    state.seen += valid
-    arming = valid & (state.seen == learned.arm_after)
-    first_level = state.recent.median(0).values
-    first_spread = (state.recent - first_level).abs().clamp(max=LARGEST_DEVIATION).mean(0)
+    xp = namespace(state.level.device)
+    level, spread, seen = map(view, (state.level, state.spread, state.seen))
+    log_q = xp.log(xp.where(valid, q, 1.0))
+    follows = valid & (seen >= learned.arm_after)
 
     rate = min(1.0, learned.rate * every)
-    deviation = log_q - state.level
-    move = (deviation * rate).clamp(-math.log(learned.fall) * every, math.log(learned.rise) * every)
-    widen = (deviation.abs().clamp(max=LARGEST_DEVIATION) - state.spread) * rate
-    follows = valid & armed
-    state.level.copy_(torch.where(arming, first_level, torch.where(follows, state.level + move, state.level)))
-    state.spread.copy_(torch.where(arming, first_spread, torch.where(follows, state.spread + widen, state.spread)))
+    deviation = log_q - level
+    move = xp.clip(deviation * rate, -math.log(learned.fall) * every, math.log(learned.rise) * every)
+    widen = (xp.clip(abs(deviation), 0.0, LARGEST_DEVIATION) - spread) * rate
+    level += xp.where(follows, move, 0.0)
+    spread += xp.where(follows, widen, 0.0)
+
+    collects = valid & ~follows
+    if xp is torch or collects.any():
+        _collect(state, log_q, collects, learned.arm_after)
+
+
+def _collect(state: TensorState, log_q: Array, collects: Array, arm_after: int) -> None:
+    """Store an observation of a tensor that is not armed; with the last one, level and spread start."""
+    xp = namespace(state.level.device)
+    level, spread, seen, recent = map(view, (state.level, state.spread, state.seen, state.recent))
+    slot, tensor = xp.clip(seen, 0, arm_after - 1), xp.arange(len(seen))
+    recent[slot, tensor] = xp.where(collects, log_q, recent[slot, tensor])
+    seen += collects
+    arms = collects & (seen == arm_after)
+    first_level = xp.quantile(recent, 0.5, 0)
+    first_spread = xp.clip(abs(recent - first_level), 0.0, LARGEST_DEVIATION).mean(0)
+    level[...] = xp.where(arms, first_level, level)
+    spread[...] = xp.where(arms, first_spread, spread)

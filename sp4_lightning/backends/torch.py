@@ -120,14 +120,9 @@ class TorchBackend:
         counted += step.met * update
         peak[...] = xp.where(update, xp.maximum(raw, peak), peak)
         if step.counts is not None:
-            self._learn_gradient_bound(step, step.counts, torch.as_tensor(update))
-
-    def _learn_gradient_bound(self, step: Step, counts: Tensor, update: Tensor) -> None:
-        state = step.state
-        q = histogram.quantile(counts, step.learned.quantile, torch.as_tensor(step.largest[GRAD]))
-        tracker.observe(state, q, update & (q > 0), step.learned, step.every)
-        bound = tracker.bound(state, step.learned)
-        state.bound[GRAD] = torch.where(torch.as_tensor(step.protects[GRAD]), bound, torch.inf)
+            q = histogram.quantile(view(step.counts), step.learned.quantile, raw)
+            tracker.observe(state, q, update & (q > 0), step.learned, step.every)
+            bound[GRAD] = xp.where(step.protects[GRAD], tracker.bound(state, step.learned), math.inf)
 
 
 def _looking_is_free(step: Step) -> bool:
