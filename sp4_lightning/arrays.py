@@ -16,11 +16,11 @@ Array: TypeAlias = Any
 """``numpy.ndarray`` on a CPU, ``torch.Tensor`` elsewhere."""
 
 
-def namespace(device: torch.device) -> Any:
-    """The module whose functions work on this device's vectors."""
-    return np if device.type == "cpu" else torch
+def namespace(vector: Array) -> Any:
+    """The module whose functions work on a vector."""
+    return np if isinstance(vector, np.ndarray) else torch
 
 
 def view(tensor: Tensor) -> Array:
     """The vector that shares a tensor's memory."""
-    return tensor.numpy() if tensor.device.type == "cpu" else tensor
+    return tensor.detach().numpy() if tensor.device.type == "cpu" else tensor

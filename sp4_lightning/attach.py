@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 
 from sp4_lightning.engine import Engine
@@ -44,8 +43,7 @@ class Attachment:
             return None
 
         def guarded() -> Any:
-            with torch.enable_grad():
-                loss = closure()
+            loss = closure()
             self.engine.before()
             return loss
 

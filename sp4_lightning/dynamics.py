@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ class Dynamics:
     """One torch param group's recursions, with its hyperparameters of this step.
 
     ``exp_avg`` and ``exp_avg_sq`` are pairs ``(decay, weight)``: ``x <- decay * x + weight * g`` (``g²`` for the
-    second). The largest step of a parameter in learning rates is
+    second). The largest step of a parameter in learning rates (``group["lr"]``) is
     ``step_ratio * c + step_const + step_exp_avg * max|exp_avg| + step_grad * max|grad|``, with ``c`` of
     :mod:`sp4_lightning.consistency`.
     """
@@ -43,7 +43,6 @@ class Dynamics:
     step_const: float = 0.0
     step_exp_avg: float = 0.0
     step_grad: float = 0.0
-    lr: float | torch.Tensor = field(default=0.0, compare=False)
     eps: float = 0.0
     l2: float = 0.0
     """Weight decay that enters the gradient as ``g + l2 * param``."""
@@ -99,7 +98,6 @@ def _adam_family(group: ParamGroupDict, **step: float) -> Dynamics:
         exp_avg_sq=(beta2, 1 - beta2),
         consistent=True,
         bounded_step=True,
-        lr=group["lr"],
         eps=group["eps"],
         l2=group["weight_decay"] if coupled else 0.0,
         decay=0.0 if coupled else group["weight_decay"],
@@ -161,7 +159,6 @@ def _sgd(group: ParamGroupDict) -> Dynamics:
         bounded_step=True,
         step_exp_avg=(momentum if nesterov else 1.0) if momentum else 0.0,
         step_grad=1.0 if nesterov or not momentum else 0.0,
-        lr=group["lr"],
         l2=group["weight_decay"],
     )
 
@@ -176,7 +173,6 @@ def _rmsprop(group: ParamGroupDict) -> Dynamics:
         exp_avg_sq=(alpha, 1 - alpha),
         bounded_step=not group["centered"] and momentum < 1,
         step_const=1 / math.sqrt(1 - alpha) / (1 - momentum) if alpha < 1 and momentum < 1 else math.inf,
-        lr=group["lr"],
         eps=group["eps"],
         l2=group["weight_decay"],
     )
@@ -190,7 +186,6 @@ def _adagrad(group: ParamGroupDict) -> Dynamics:
         exp_avg_sq=(1.0, 1.0),
         bounded_step=True,
         step_const=1.0,
-        lr=group["lr"],
         eps=group["eps"],
         l2=group["weight_decay"],
     )

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from sp4_lightning.admission import admit
 from sp4_lightning.arrays import Array, namespace, view
 from sp4_lightning.backends import choose_backend
-from sp4_lightning.dynamics import Dynamics, dynamics_of
+from sp4_lightning.dynamics import Dynamics
 from sp4_lightning.errors import ConfigurationError, SkipStreakError
 from sp4_lightning.groups import ParamGroup, matching
 from sp4_lightning.held import Held
@@ -73,13 +73,12 @@ class Engine:
         self.groups = list(dict.fromkeys(self.held.group))
         self.state = TensorState.fresh(len(self.held), settings.learned.arm_after, device)
         self.tally = torch.zeros(3 + len(self.groups), dtype=torch.int64, device=device)
+        self._tally = view(self.tally)
         self.calls = 0
 
         self._skipper = skipper_for(optimizer, device)
-        self._dynamics_of = dynamics_of(optimizer)
         self._parameters = sum(len(group["params"]) for group in optimizer.param_groups)
-        self._hyper = HyperSource(self.held.torch_group, device)
-        self._everywhere = view(torch.ones(len(self.held), dtype=torch.bool, device=device))
+        self._hyper = HyperSource(optimizer, self.held.torch_group, device)
         self._sizes = view(torch.tensor([param.numel() for param in self.held.params], device=device))
         self._members = view(
             torch.tensor([[g == group for g in self.held.group] for group in self.groups], device=device)
@@ -87,7 +86,7 @@ class Engine:
         self._protects = view(torch.tensor([self.protects(quantity) for quantity in QUANTITIES], device=device))
         self._pending: Step | None = None
         self.join(switch, table)
-        self.state.ratio_sq.copy_(torch.as_tensor(self._constants().ratio_start))
+        self.state.ratio_sq[...] = self._constants().ratio_start
         self.accept_state(moments_known=False)
 
     @property
@@ -118,6 +117,7 @@ class Engine:
         """
         self.switch = switch
         self.table = table
+        self._phase = view(switch.phase)
         self._columns = [table.column(group) for group in self.groups]
 
     def protects(self, quantity: Quantity) -> list[bool]:
@@ -128,23 +128,26 @@ class Engine:
 
     def dynamics_of_tensor(self, tensor: int) -> Dynamics:
         """What the optimizer does with one of its tensors."""
-        return self._dynamics()[self.held.torch_group[tensor]]
+        return self._hyper.dynamics[self.held.torch_group[tensor]]
 
-    @torch.no_grad()
     def before(self) -> None:
         """Between the gradients and the update: skip, repair and clamp."""
         # A step that an exception has interrupted has left its gradients hidden.
         self._skipper.end(self.optimizer)
-        step = self._view()
-        self.backend.inspect(step)
-        self.backend.protect(step)
+        with torch.no_grad():
+            step = self._view()
+            try:
+                self.backend.protect(step)
+            except RuntimeError:
+                self.held.refuse_sparse(step.tensors[1])
+                raise
         self._moments_known = True
         skip = step.skip & (step.phase > Phase.OBSERVE)
-        step.executed = ~skip if step.vetoed is None else ~(skip | view((step.vetoed > 0).any()))
+        vetoed = False if step.vetoed is None else view((step.vetoed > 0).any())
+        step.executed = (skip | vetoed) == 0
         self._pending = step
         self._skipper.begin(self.optimizer, skip)
 
-    @torch.no_grad()
     def after(self) -> None:
         """Behind the update: learn, publish and count.
 
@@ -156,15 +159,18 @@ class Engine:
         if step is None:  # the optimizer did not call its closure
             return
         self.backend.learn(step)
-        self._written = self.held.fingerprint()
+        self._written = self.held.versions()
         self.calls += 1
-        tally, skipped = view(self.tally), step.skip & (step.phase > Phase.OBSERVE)
+        self._count(step)
+        if step.learns:
+            self.publish()
+
+    def _count(self, step: Step) -> None:
+        tally, skipped = self._tally, step.skip & (step.phase > Phase.OBSERVE)
         tally[0] += step.executed
         tally[1] += skipped
         tally[2] = (tally[2] + 1) * skipped
-        tally[3:] += (self._members & (step.usable & step.executed)).any(1)
-        if step.learns:
-            self.publish()
+        tally[3:] += step.executed if step.clean else (self._members & (step.usable & step.executed)).any(1)
         if self.device.type == "cpu" and skipped:
             self.check_streak(int(tally[2]))
 
@@ -192,7 +198,7 @@ class Engine:
         A tensor that has never had a gradient has no bound and needs none, so it does not hold its group's grad
         bound at +inf.
         """
-        xp, bound, values = namespace(self.device), view(self.state.bound), view(self.table.values)
+        xp, bound, values = namespace(self.state.bound), self.state.bound, view(self.table.values)
         shown = xp.where(self._nothing_seen(), 0.0, bound)
         largest = xp.amax(xp.where(self._members, shown[:, None], 0.0), -1)
         values[:, self._columns] = xp.where(largest > 0, largest, math.inf)
@@ -200,7 +206,7 @@ class Engine:
 
     def _nothing_seen(self) -> Array:
         rows = self._flags([quantity == "grad" for quantity in QUANTITIES])
-        return rows[:, None] & (view(self.state.seen) == 0)
+        return rows[:, None] & (self.state.seen == 0)
 
     def notify_scale_change(self, factor: float, groups: Collection[str] | None = None) -> None:
         """Announce that gradients will be ``factor`` times as large from now on, e.g. after rescaling rewards.
@@ -232,12 +238,12 @@ class Engine:
         """
         tensors = self._tensors_of(groups)
         self.state.forget(tensors)
-        self.state.ratio_sq[tensors] = torch.as_tensor(self._constants().ratio_start)[tensors]
+        self.state.ratio_sq[tensors] = self._constants().ratio_start[tensors]
         self.accept_state(moments_known=False)
 
     def on_optimizer_loaded(self) -> None:
         """The optimizer has loaded another state: its moments are taken as they are."""
-        self.state.bound[EXP_AVG:].fill_(torch.inf)
+        self.state.bound[EXP_AVG:] = math.inf
         self._moments_known = False
 
     def accept_state(self, moments_known: bool) -> None:
@@ -247,10 +253,10 @@ class Engine:
             moments_known: The moments' bounds in it belong to the optimizer's state; otherwise those of +inf
                 start from it at the next step.
         """
-        self._written = self.held.fingerprint()
+        self._written = self.held.versions()
         self._moments_known = moments_known
-        self._ratio_limit_sq: Array | None = None
-        self._hyper.ratio_moves |= bool((view(self.state.ratio_sq) != self._constants().ratio_start).any())
+        self._ratio_of: Hyper | None = None
+        self._hyper.ratio_moves |= bool((self.state.ratio_sq != self._constants().ratio_start).any())
         self.publish()
 
     def _tensors_of(self, groups: Collection[str] | None) -> list[int]:
@@ -258,50 +264,53 @@ class Engine:
         return [i for i, group in enumerate(self.held.group) if group in wanted]
 
     def _view(self) -> Step:
-        dynamics = self._dynamics()
         grads = self.held.grads()
-        exp_avg, exp_avg_sq = self.held.moments(self.optimizer, [(d.exp_avg_key, d.exp_avg_sq_key) for d in dynamics])
-        hyper = self._hyper.refresh(dynamics, self.held.moment_dtypes(exp_avg))
-        if self._ratio_limit_sq is None or self._hyper.ratio_moves:
-            self._ratio_limit_sq = hyper.limit_ratio(view(self.state.ratio_sq))
+        keys = [(d.exp_avg_key, d.exp_avg_sq_key) for d in self._hyper.dynamics]
+        exp_avg, exp_avg_sq = self.held.moments(self.optimizer, keys)
+        hyper, lr = self._refresh(self.held.moment_dtypes(exp_avg))
+        if hyper is not self._ratio_of or self._hyper.ratio_moves:
+            self._ratio_of = hyper
+            self._ratio_limit_sq, self._reach = hyper.limit_ratio(self.state.ratio_sq), hyper.reach(self.state.ratio_sq)
         there = [grad is not None for grad in grads]
+        # Until the trackers can be armed every update is observed.
+        every = 1 if self.calls < self.settings.learned.arm_after else self.update_every
         return Step(
             tensors=(self.held.found, grads, exp_avg, exp_avg_sq),
             edited=self._edited(),
-            present=self._everywhere if all(there) else self._flags(there),
+            present=None if all(there) else self._flags(there),
             met=self._met,
             protects=self._protects,
             hyper=hyper,
+            lr=lr,
             state=self.state,
             learned=self.settings.learned,
-            phase=self._phase(),
-            every=self.update_every,
-            learns=self.calls % self.update_every == 0,
+            # A plain number where the host may look: NumPy compares its scalars with an enum a hundred times slower.
+            phase=int(self._phase) if self.device.type == "cpu" else self._phase,
+            every=every,
+            learns=self.calls % every == 0,
             moments_known=self._moments_known,
             ratio_moves=self._hyper.ratio_moves,
             ratio_limit_sq=self._ratio_limit_sq,
+            reach=self._reach,
             vetoed=getattr(self.optimizer, "found_inf", None),
         )
 
-    def _dynamics(self) -> list[Dynamics]:
+    def _refresh(self, dtypes: list[torch.dtype]) -> tuple[Hyper, Array | float]:
         groups = self.optimizer.param_groups
         if sum(len(group["params"]) for group in groups) != self._parameters:
             raise ConfigurationError(
                 f"{self.name} has been given other parameters since the engine was attached. Attach a new one."
             )
-        return [self._dynamics_of(group) for group in groups]
+        return self._hyper.refresh(groups, dtypes)
 
     def _constants(self) -> Hyper:
-        return self._hyper.refresh(self._dynamics(), self.held.moment_dtypes([None] * len(self.held)))
+        return self._refresh(self.held.moment_dtypes([None] * len(self.held)))[0]
 
     def _edited(self) -> Array | None:
-        now = self.held.fingerprint()
+        now = self.held.versions()
         if now == self._written:
             return None
         return self._flags([a != b for a, b in zip(now, self._written, strict=True)])
-
-    def _phase(self) -> Array:
-        return int(self.switch.phase) if self.device.type == "cpu" else self.switch.phase
 
     def _flags(self, flags: Sequence[bool]) -> Array:
         return view(torch.tensor(flags, dtype=torch.bool, device=self.device))

@@ -47,19 +47,21 @@ class Held:
         return len(self.params)
 
     def grads(self) -> Found:
-        """This step's gradients.
+        """This step's gradients."""
+        return [param.grad for param in self.params]
+
+    def refuse_sparse(self, grads: Found) -> None:
+        """Name the gradient that cannot be read.
 
         Raises:
             UnsupportedError: One is sparse.
         """
-        grads = [param.grad for param in self.params]
         for name, grad in zip(self.names, grads, strict=True):
             if grad is not None and grad.layout is not torch.strided:
                 raise UnsupportedError(
                     f"{name!r} has a gradient of layout {grad.layout}; only dense gradients can be protected. "
                     f"Construct its layer with sparse=False, or exclude the parameter."
                 )
-        return grads
 
     def moments(self, optimizer: Optimizer, keys: Sequence[tuple[str | None, str | None]]) -> tuple[Found, Found]:
         """This step's exp_avg and exp_avg_sq.
@@ -83,6 +85,6 @@ class Held:
         """What each tensor's moments are stored in: the parameter's type until they exist."""
         return [p.dtype if m is None else m.dtype for p, m in zip(self.params, exp_avg, strict=True)]
 
-    def fingerprint(self) -> list[tuple[int, int]]:
-        """What changes when a parameter is written in place or given new storage."""
-        return [(param._version, param.data_ptr()) for param in self.params]
+    def versions(self) -> list[int]:
+        """Torch's counters of in-place writes to the parameters."""
+        return [param._version for param in self.params]

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from sp4_lightning.arrays import Array, view
+from sp4_lightning.arrays import Array, namespace, view
 
 BINS = 1024
 FINITE_BINS = 1020
@@ -57,7 +56,7 @@ def quantile(counts: Array, q: float, maximum: Array, *, few: int = 32) -> Array
     Returns:
         float64 of shape ``[rows]``; 0 where a row is empty.
     """
-    xp = np if isinstance(counts, np.ndarray) else torch
+    xp = namespace(counts)
     finite = counts[:, :FINITE_BINS]
     below_or_in = xp.cumsum(finite, 1)
     total = below_or_in[:, -1]
@@ -66,7 +65,7 @@ def quantile(counts: Array, q: float, maximum: Array, *, few: int = 32) -> Array
     row = xp.arange(len(counts))
     inside = finite[row, index]
     share = (rank - (below_or_in[row, index] - inside)) / xp.clip(inside, 1, None)
-    edges = view(_EDGES) if xp is np else _EDGES.to(counts.device)
+    edges = _EDGES.to(counts.device) if xp is torch else view(_EDGES)
     estimate = xp.minimum(edges[index] + (edges[index + 1] - edges[index]) * share, maximum)
     return xp.where(total < few, maximum, estimate) * (total > 0)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from sp4_lightning import consistency, derived
 from sp4_lightning.arrays import Array, namespace, view
-from sp4_lightning.dynamics import Dynamics
+from sp4_lightning.dynamics import Dynamics, ParamGroupDict, dynamics_of
 
 TINY = 1e-300
 """Stands for a decay of zero."""
@@ -41,28 +42,29 @@ class Hyper:
     """On the host."""
     l2: Array | None
     """Weight decay that enters the gradient; None: nowhere."""
-    bounded_step: Array
-    """bool: the step is bounded; the four step constants are in learning rates."""
     step_ratio: Array
+    """This and the next three are the largest step of a parameter in learning rates, see ``Dynamics``."""
     step_const: Array
+    """+inf where the step has no bound."""
     step_exp_avg: Array
     step_grad: Array
     linear_step: bool
     """On the host: step_exp_avg or step_grad is not zero somewhere."""
-    weight_decay: Array
-    """Decoupled weight decay."""
-    moved: Array
-    """``[3, T]``: step_ratio, step_const, growth of ``|param|`` by decay and rounding, at this learning rate."""
-    lr: Array
+    weight_decay: Array | None
+    """Decoupled weight decay; None: nowhere."""
+
+    def reach(self, ratio_sq: Array) -> Array:
+        """The part of the largest step that gradients do not change, in learning rates."""
+        root = namespace(ratio_sq).sqrt(ratio_sq * self.ratio_slack_sq)
+        return self.step_ratio * root + self.step_const
 
     def limit_ratio(self, ratio_sq: Array) -> Array:
         """c² with its slack, +inf where exp_avg and exp_avg_sq need not be consistent."""
-        xp = np if isinstance(ratio_sq, np.ndarray) else torch
-        return xp.where(self.ratio_gain > 0, ratio_sq * self.ratio_slack_sq, math.inf)
+        return namespace(ratio_sq).where(self.ratio_gain > 0, ratio_sq * self.ratio_slack_sq, math.inf)
 
 
 def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: torch.device) -> Hyper:
-    """Collect the constants, all but those that depend on the learning rate.
+    """Collect the constants.
 
     Args:
         dynamics: Per tensor, what its optimizer does.
@@ -85,7 +87,6 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
     has_ratio = tuple(d.consistent and dtype in consistency.SLACK for d, dtype in zip(dynamics, dtypes, strict=True))
     betas = [(d.exp_avg[0], d.exp_avg_sq[0]) if d.exp_avg and d.exp_avg_sq else (0.0, 0.0) for d in dynamics]
     ratio = [consistency.rates(*pair) if has else (1.0, 0.0) for pair, has in zip(betas, has_ratio, strict=True)]
-    unset = vector([0.0] * len(dynamics))
     return Hyper(
         started=vector([[r is not None for r in row] for row in recursions], torch.bool),
         decay=vector(decays),
@@ -100,31 +101,13 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
         ratio_slack_sq=vector([(1 + consistency.SLACK.get(dtype, 0.0)) ** 2 for dtype in dtypes]),
         eps=tuple(d.eps for d in dynamics),
         l2=vector([d.l2 for d in dynamics]) if any(d.l2 for d in dynamics) else None,
-        bounded_step=vector([d.bounded_step for d in dynamics], torch.bool),
         step_ratio=vector([d.step_ratio for d in dynamics]),
-        step_const=vector([d.step_const for d in dynamics]),
+        step_const=vector([d.step_const if d.bounded_step else math.inf for d in dynamics]),
         step_exp_avg=vector([d.step_exp_avg for d in dynamics]),
         step_grad=vector([d.step_grad for d in dynamics]),
         linear_step=any(d.step_exp_avg or d.step_grad for d in dynamics),
-        weight_decay=vector([d.decay for d in dynamics]),
-        moved=unset,
-        lr=unset,
+        weight_decay=vector([d.decay for d in dynamics]) if any(d.decay for d in dynamics) else None,
     )
-
-
-def _with_lr(hyper: Hyper, rates: Sequence[float | Tensor], device: torch.device) -> Hyper:
-    """The same constants with this step's learning rates, one per tensor; a schedule changes nothing else."""
-    xp = namespace(device)
-    if any(isinstance(rate, Tensor) for rate in rates):
-        each = [torch.as_tensor(rate, dtype=torch.float64).to(device).reshape(()) for rate in rates]
-        lr = view(torch.stack(each))
-    else:
-        lr = view(torch.tensor(rates, dtype=torch.float64, device=device))
-    # Float rounding of the step itself is far below the slack of the derived bounds.
-    lr = lr * (1 + derived.SLACK)
-    const = xp.where(hyper.bounded_step, lr * hyper.step_const, math.inf)
-    growth = xp.clip(abs(1 - lr * hyper.weight_decay), 1.0, math.inf)
-    return replace(hyper, lr=lr, moved=xp.stack([lr * hyper.step_ratio, const, growth]))
 
 
 def _ratio_start(dynamics: Dynamics, betas: tuple[float, float], has_ratio: bool) -> float:
@@ -134,37 +117,60 @@ def _ratio_start(dynamics: Dynamics, betas: tuple[float, float], has_ratio: bool
     return math.inf if dynamics.step_ratio else 0.0
 
 
+_NOT_OPTIONS = frozenset(("params", "param_names", "name", "lr", "initial_lr"))
+
+
 class HyperSource:
-    """This step's :class:`Hyper`, rebuilt only where something has changed.
+    """This step's :class:`Hyper` and learning rates, rebuilt only where something has changed.
 
     Args:
+        optimizer: The optimizer, whose class says what it does with a gradient.
         torch_group: Per tensor, its index in the optimizer's param groups.
         device: Where the vectors go.
+
+    Attributes:
+        dynamics: Per torch param group, as of the last refresh.
+        ratio_moves: The betas have changed since the start, so c is not at its fixed point.
     """
 
-    def __init__(self, torch_group: Sequence[int], device: torch.device) -> None:
+    def __init__(self, optimizer: Optimizer, torch_group: Sequence[int], device: torch.device) -> None:
+        self._dynamics_of = dynamics_of(optimizer)
         self._torch_group = torch_group
         self._device = device
-        self._dynamics: list[Dynamics] = []
+        self._options: list[Any] = []
         self._dtypes: list[torch.dtype] = []
         self._rates: list[float | Tensor] = []
+        self._lr: Array | float = 0.0
         self._hyper: Hyper | None = None
+        self.dynamics: list[Dynamics] = []
         self.ratio_moves = False
-        """The betas have changed since the start, so c is not at its fixed point."""
 
-    def refresh(self, dynamics: list[Dynamics], dtypes: list[torch.dtype]) -> Hyper:
-        """The constants for these dynamics (per torch param group) and moment types (per tensor)."""
-        hyper, rates = self._hyper, [d.lr for d in dynamics]
-        if hyper is None or dynamics != self._dynamics or dtypes != self._dtypes:
-            self.ratio_moves |= hyper is not None and _betas(dynamics) != _betas(self._dynamics)
-            hyper = build([dynamics[i] for i in self._torch_group], dtypes, self._device)
-            self._dynamics, self._dtypes, self._rates = dynamics, dtypes, []
-        # A learning rate in a tensor can have been changed in place, which comparing would not show.
+    def refresh(self, param_groups: Sequence[ParamGroupDict], dtypes: list[torch.dtype]) -> tuple[Hyper, Array | float]:
+        """The constants and the learning rate (one number where all tensors share it, else a vector).
+
+        Args:
+            param_groups: The optimizer's, as they are now.
+            dtypes: Per tensor, what its moments are stored in.
+        """
+        options = [group[key] for group in param_groups for key in group if key not in _NOT_OPTIONS]
+        if options != self._options:
+            before, self.dynamics = self.dynamics, [self._dynamics_of(group) for group in param_groups]
+            self.ratio_moves |= bool(before) and _betas(self.dynamics) != _betas(before)
+            self._options, self._hyper = options, None
+        if self._hyper is None or dtypes != self._dtypes:
+            self._dtypes = dtypes
+            self._hyper = build([self.dynamics[i] for i in self._torch_group], dtypes, self._device)
+        rates = [group.get("lr", 0.0) for group in param_groups]
+        # A learning rate in a tensor can have been changed in place, which comparing does not show.
         if any(isinstance(rate, Tensor) for rate in rates) or rates != self._rates:
-            hyper = _with_lr(hyper, [rates[i] for i in self._torch_group], self._device)
-            self._rates = rates
-        self._hyper = hyper
-        return hyper
+            self._rates, self._lr = rates, self._learning_rate(rates)
+        return self._hyper, self._lr
+
+    def _learning_rate(self, rates: list[float | Tensor]) -> Array | float:
+        if not any(isinstance(rate, Tensor) for rate in rates) and len(set(rates)) == 1:
+            return float(rates[0])
+        each = [torch.as_tensor(rate, dtype=torch.float64).to(self._device).reshape(()) for rate in rates]
+        return view(torch.stack(each)[list(self._torch_group)])
 
 
 def _betas(dynamics: list[Dynamics]) -> list[object]:

@@ -65,10 +65,11 @@ def take_report(engines: Sequence[Engine], switch: Switch, table: BoundsTable) -
     parts: list[Tensor] = [switch.phase.reshape(1), table.values.flatten()]
     for engine in engines:
         state = engine.state
-        parts += [engine.tally, state.clamped, state.counted, state.repaired, state.peak]
+        counters = [torch.as_tensor(c) for c in (state.clamped, state.counted, state.repaired, state.peak)]
+        parts += [engine.tally, *counters]
     host = torch.cat([part.to(torch.float64) for part in parts]).cpu().tolist()
     for engine in engines:
-        engine.state.peak.zero_()
+        engine.state.peak[...] = 0.0
 
     values = iter(host)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sp4_lightning.arrays import Array, view
 from sp4_lightning.errors import CheckpointError
 from sp4_lightning.naming import shorten
 from sp4_lightning.quantities import QUANTITIES
@@ -20,39 +22,39 @@ COUNTERS = ("clamped", "counted", "repaired", "peak")
 class TensorState:
     """One column per protected tensor of one optimizer, T tensors in all."""
 
-    bound: Tensor
+    bound: Array
     """float64 ``[4, T]``, rows as in ``QUANTITIES``: the bounds; +inf where there is none (yet)."""
-    ratio_sq: Tensor
+    ratio_sq: Array
     """float64 ``[T]``: the square of the largest possible ``|exp_avg| / sqrt(exp_avg_sq)``."""
-    level: Tensor
+    level: Array
     """float64 ``[T]``: the tracker's location of the log quantile of ``|grad|``."""
-    spread: Tensor
+    spread: Array
     """float64 ``[T]``: the tracker's mean absolute log deviation."""
-    seen: Tensor
+    seen: Array
     """int64 ``[T]``: valid observations."""
-    recent: Tensor
+    recent: Array
     """float64 ``[arm_after, T]``: log quantiles collected until the tracker is armed."""
-    clamped: Tensor
+    clamped: Array
     """int64 ``[T]``: gradient elements beyond the learned bound (clamped, or that would have been)."""
-    counted: Tensor
+    counted: Array
     """int64 ``[T]``: gradient elements that met a finite bound."""
-    repaired: Tensor
+    repaired: Array
     """int64 ``[T]``: elements of param, exp_avg and exp_avg_sq beyond an exact bound."""
-    peak: Tensor
+    peak: Array
     """float64 ``[T]``: largest ``|grad|`` of an executed update since the last report."""
 
     @classmethod
     def fresh(cls, tensors: int, arm_after: int, device: torch.device) -> TensorState:
         """State in which nothing has been observed."""
 
-        def reals(*shape: int) -> Tensor:
-            return torch.zeros(*shape, dtype=torch.float64, device=device)
+        def reals(*shape: int, value: float = 0.0) -> Array:
+            return view(torch.full(shape, value, dtype=torch.float64, device=device))
 
-        def integers() -> Tensor:
-            return torch.zeros(tensors, dtype=torch.int64, device=device)
+        def integers() -> Array:
+            return view(torch.zeros(tensors, dtype=torch.int64, device=device))
 
         return cls(
-            bound=reals(len(QUANTITIES), tensors).fill_(torch.inf),
+            bound=reals(len(QUANTITIES), tensors, value=math.inf),
             ratio_sq=reals(tensors),
             level=reals(tensors),
             spread=reals(tensors),
@@ -66,14 +68,13 @@ class TensorState:
 
     def forget(self, columns: Sequence[int]) -> None:
         """Make some tensors unobserved again; what has been counted stays."""
-        fresh = TensorState.fresh(len(columns), len(self.recent), self.level.device)
         for item in fields(self):
             if item.name not in COUNTERS:
-                getattr(self, item.name)[..., list(columns)] = getattr(fresh, item.name)
+                getattr(self, item.name)[..., list(columns)] = math.inf if item.name == "bound" else 0
 
     def state_dict(self, names: Sequence[str]) -> dict[str, Any]:
         """Tensors and plain types only; ``names`` say which column belongs to which tensor."""
-        vectors = {item.name: getattr(self, item.name).detach().cpu().clone() for item in fields(self)}
+        vectors = {item.name: torch.as_tensor(getattr(self, item.name)).cpu().clone() for item in fields(self)}
         return {"names": list(names), **vectors}
 
     def check(self, saved: dict[str, Any], names: Sequence[str], where: str) -> None:
@@ -109,4 +110,4 @@ class TensorState:
         position = {name: column for column, name in enumerate(saved["names"])}
         columns = [position[name] for name in names]
         for item in fields(self):
-            getattr(self, item.name).copy_(saved[item.name][..., columns])
+            torch.as_tensor(getattr(self, item.name)).copy_(saved[item.name][..., columns])

@@ -21,23 +21,27 @@ class Step:
     """param, grad, exp_avg, exp_avg_sq."""
     edited: Array | None
     """bool ``[T]``: the parameter was written by somebody else since the last step; None: none was."""
-    present: Array
-    """bool ``[T]``: there is a gradient."""
+    present: Array | None
+    """bool ``[T]``: there is a gradient; None: there is one for every tensor."""
     met: Array
     """int64 ``[T]``: elements that meet a finite learned bound."""
     protects: Array
     """bool ``[4, T]``: the quantity's protection is not switched off."""
     hyper: Hyper
+    lr: Array | float
+    """The learning rate, float64 ``[T]`` or one for all tensors."""
     state: TensorState
     ratio_limit_sq: Array
     """float64 ``[T]``: c² with its slack; +inf where the consistency rule is off."""
+    reach: Array
+    """float64 ``[T]``: the part of the largest step that gradients do not change, in learning rates."""
     ratio_moves: bool
     """c follows its recursion; otherwise it is at its fixed point."""
     moments_known: bool
     """The moments' bounds have been started from the optimizer's state."""
     learned: LearnedBound
-    phase: Array
-    """0-d int64, see :class:`~sp4_lightning.switch.Phase`."""
+    phase: Array | int
+    """See :class:`~sp4_lightning.switch.Phase`."""
     every: int
     """How many updates one observation stands for."""
     learns: bool
@@ -51,6 +55,10 @@ class Step:
     """float64 ``[T]``: largest ``exp_avg² / c² - exp_avg_sq``; above zero or NaN where the pair must be looked at."""
     counts: Tensor | None = field(init=False)
     """int64 ``[T, bins]`` on learning steps."""
+    clean: bool = field(init=False)
+    """Known on the host: every tensor has a gradient and all of them are within their bounds."""
+    acting: Array = field(init=False)
+    """float64 ``[T]``: largest ``|grad|`` that the update sees."""
     usable: Array = field(init=False)
     """bool ``[T]``: there is a gradient and all of it is finite."""
     skip: Array = field(init=False)

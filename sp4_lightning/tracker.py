@@ -21,7 +21,7 @@ import math
 
 import torch
 
-from sp4_lightning.arrays import Array, namespace, view
+from sp4_lightning.arrays import Array, namespace
 from sp4_lightning.settings import LearnedBound
 from sp4_lightning.state import TensorState
 
@@ -31,8 +31,8 @@ LARGEST_DEVIATION = 2.0
 
 def bound(state: TensorState, learned: LearnedBound) -> Array:
     """The bound on ``|grad|`` in force, float64 of shape ``[T]``; +inf where not armed."""
-    xp = namespace(state.level.device)
-    level, spread, seen = map(view, (state.level, state.spread, state.seen))
+    xp = namespace(state.level)
+    level, spread, seen = state.level, state.spread, state.seen
     headroom = xp.clip(xp.exp(learned.spreads * spread), learned.min_headroom, learned.max_headroom)
     return xp.where(seen >= learned.arm_after, xp.exp(level) * headroom, math.inf)
 
@@ -47,8 +47,8 @@ def observe(state: TensorState, q: Array, valid: Array, learned: LearnedBound, e
         learned: The tracker's settings.
         every: How many updates one observation stands for; rates are scaled by it.
     """
-    xp = namespace(state.level.device)
-    level, spread, seen = map(view, (state.level, state.spread, state.seen))
+    xp = namespace(state.level)
+    level, spread, seen = state.level, state.spread, state.seen
     log_q = xp.log(xp.where(valid, q, 1.0))
     follows = valid & (seen >= learned.arm_after)
 
@@ -66,8 +66,8 @@ def observe(state: TensorState, q: Array, valid: Array, learned: LearnedBound, e
 
 def _collect(state: TensorState, log_q: Array, collects: Array, arm_after: int) -> None:
     """Store an observation of a tensor that is not armed; with the last one, level and spread start."""
-    xp = namespace(state.level.device)
-    level, spread, seen, recent = map(view, (state.level, state.spread, state.seen, state.recent))
+    xp = namespace(state.level)
+    level, spread, seen, recent = state.level, state.spread, state.seen, state.recent
     slot, tensor = xp.clip(seen, 0, arm_after - 1), xp.arange(len(seen))
     recent[slot, tensor] = xp.where(collects, log_q, recent[slot, tensor])
     seen += collects

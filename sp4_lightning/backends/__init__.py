@@ -20,11 +20,8 @@ class Backend(Protocol):
     update_every: int
     """How often to count and learn unless the user says."""
 
-    def inspect(self, step: Step) -> None:
-        """Read every tensor: largest magnitudes, the skip flag and, on learning steps, the histograms."""
-
     def protect(self, step: Step) -> None:
-        """Mend the moments and parameters by the exact rules, then clamp the gradients to the learned bounds."""
+        """Read every tensor once, decide on the skip, mend the moments and parameters, clamp the gradients."""
 
     def learn(self, step: Step) -> None:
         """After the update: advance the derived bounds and, on learning steps, the learned ones."""

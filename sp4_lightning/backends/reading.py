@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch._utils import _flatten_dense_tensors
 
 from sp4_lightning import histogram
-from sp4_lightning.arrays import Array, namespace
+from sp4_lightning.arrays import Array, namespace, view
 from sp4_lightning.held import Found
-from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, GRAD
+from sp4_lightning.quantities import EXP_AVG_SQ, GRAD
 
 BLOCK = 2**16
 """Elements per block and quantity: four float32 rows take 1 MB."""
@@ -32,32 +31,37 @@ class Segment:
     stop: int
     whole: bool
 
-    def of(self, tensor: Tensor) -> Tensor:
-        """This run of the tensor."""
-        return tensor if self.whole else tensor.reshape(-1)[self.start : self.stop]
-
 
 class Block:
     """Segments that are read together.
 
     Args:
         segments: In the order of their tensors.
-        dtype: float32, or float64 if a tensor needs it.
-        device: The tensors' device.
+        params: All parameters.
+        dtype: What to read into: float32, or float64 if a tensor needs it.
     """
 
-    def __init__(self, segments: Sequence[Segment], dtype: torch.dtype, device: torch.device) -> None:
-        self.segments = segments
+    def __init__(self, segments: Sequence[Segment], params: Sequence[Tensor], dtype: torch.dtype) -> None:
+        device = params[0].device
         self.tensors = [segment.tensor for segment in segments]
-        self.size = sum(s.stop - s.start for s in segments)
-        self._dtype = dtype
+        self._cuts = [None if s.whole else slice(s.start, s.stop) for s in segments]
         self._sizes = [s.stop - s.start for s in segments]
+        size = sum(self._sizes)
+        self._rows = torch.empty(4 * size, dtype=dtype, device=device)
+        self._signless = self._rows[: EXP_AVG_SQ * size]
+        self._quantity = self._rows.view(4, size).unbind()
+        self._excess = torch.empty(size, dtype=dtype, device=device)
+        shapes = [params[s.tensor].shape if s.whole else (s.stop - s.start,) for s in segments]
+        self._views = [
+            part.view(shape) for part, shape in zip(self._rows.split(self._sizes * 4), shapes * 4, strict=True)
+        ]
+        self._zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
         self._device_sizes = torch.tensor(self._sizes, device=device)
-        self._zeros = [torch.zeros(size, dtype=dtype, device=device) for size in self._sizes]
         self._row = torch.arange(len(segments), dtype=torch.int32, device=device).repeat_interleave(self._device_sizes)
         self._starts = np.cumsum([0, *(self._sizes * 4)])[:-1]
+        self._starts_of_row = self._starts[: len(segments)]
 
-    def read(self, tensors: Sequence[Found], ratio_inverse: Tensor) -> tuple[Array, Array, Tensor]:
+    def read(self, tensors: Sequence[Found], ratio_inverse: Tensor) -> tuple[Array, Array]:
         """Find the segments' maxima.
 
         Args:
@@ -65,37 +69,38 @@ class Block:
             ratio_inverse: ``[size]``, 1/c² where exp_avg and exp_avg_sq must be consistent, 0 elsewhere.
 
         Returns:
-            The largest magnitudes, ``[4, segments]``; the largest ``exp_avg² / c² - exp_avg_sq``, ``[segments]``;
-            and the gradients' magnitudes, ``[size]``. All hold NaN where an element is NaN.
+            The largest magnitudes, ``[4, segments]``, and the largest ``exp_avg² / c² - exp_avg_sq``, ``[segments]``.
+            Both hold NaN where an element is NaN.
         """
-        pieces = []
-        for row in tensors:
-            for segment, zeros in zip(self.segments, self._zeros, strict=True):
-                tensor = row[segment.tensor]
-                pieces.append(zeros if tensor is None else segment.of(tensor))
-        rows = _flatten_dense_tensors(pieces).to(self._dtype)  # type: ignore[no-untyped-call]
+        pieces = [
+            zeros if tensor is None else tensor if cut is None else tensor.reshape(-1)[cut]
+            for row in tensors
+            for cut, zeros, tensor in zip(self._cuts, self._zeros, self._owners(row), strict=True)
+        ]
+        torch._foreach_copy_(self._views, pieces)
         # exp_avg_sq keeps its sign: a negative one shows in the excess.
-        rows[: EXP_AVG_SQ * self.size].abs_()
-        largest = self._maxima(rows, 4).reshape(4, -1)
-        exp_avg, exp_avg_sq = self._quantity(rows, EXP_AVG), self._quantity(rows, EXP_AVG_SQ)
-        excess = torch.mul(exp_avg, exp_avg).mul_(ratio_inverse).sub_(exp_avg_sq)
-        return largest, self._maxima(excess, 1), self._quantity(rows, GRAD)
+        self._signless.abs_()
+        _, _, exp_avg, exp_avg_sq = self._quantity
+        torch.mul(exp_avg, exp_avg, out=self._excess).mul_(ratio_inverse).sub_(exp_avg_sq)
+        return self._maxima(self._rows, self._starts, 4).reshape(4, -1), self._maxima(
+            self._excess, self._starts_of_row, 1
+        )
+
+    def _owners(self, row: Found) -> Found:
+        return row if len(row) == len(self.tensors) else [row[i] for i in self.tensors]
 
     def spread(self, per_tensor: Tensor) -> Tensor:
         """Repeat one value per tensor for each of its elements here."""
-        return per_tensor[self.tensors].to(self._dtype).repeat_interleave(self._device_sizes)
+        return per_tensor[self.tensors].to(self._rows.dtype).repeat_interleave(self._device_sizes)
 
-    def count(self, magnitudes: Tensor) -> Tensor:
-        """Histograms, int64 ``[segments, bins]``."""
-        return histogram.count(magnitudes, self._row, len(self.segments))
+    def count(self) -> Tensor:
+        """Histograms of the gradients that were read last, int64 ``[segments, bins]``."""
+        return histogram.count(self._quantity[GRAD], self._row, len(self.tensors))
 
-    def _quantity(self, rows: Tensor, quantity: int) -> Tensor:
-        return rows[quantity * self.size : (quantity + 1) * self.size]
-
-    def _maxima(self, values: Tensor, rows: int) -> Array:
+    def _maxima(self, values: Tensor, starts: Array, rows: int) -> Array:
         if values.device.type == "cpu":
             # One call for all segments; torch has no segmented maximum that is nearly as fast.
-            return np.maximum.reduceat(values.numpy(), self._starts[: rows * len(self.segments)])
+            return np.maximum.reduceat(values.numpy(), starts)
         return torch.stack(torch._foreach_max(torch.split(values, self._sizes * rows)))
 
 
@@ -108,9 +113,9 @@ class Reader:
 
     def __init__(self, params: Sequence[Tensor]) -> None:
         wide = any(param.dtype == torch.float64 for param in params)
-        dtype, device = torch.float64 if wide else torch.float32, params[0].device
-        self._blocks = [Block(segments, dtype, device) for segments in cut([param.numel() for param in params])]
-        self._xp = namespace(device)
+        dtype = torch.float64 if wide else torch.float32
+        self._blocks = [Block(segments, params, dtype) for segments in cut([param.numel() for param in params])]
+        self._xp = namespace(view(params[0]))
         self._count = len(params)
         # Where each tensor's segments begin in the list of all blocks' segments.
         owners = [tensor for block in self._blocks for tensor in block.tensors]
@@ -136,11 +141,11 @@ class Reader:
             self._inverse = [block.spread(inverse) for block in self._blocks]
         largest, excess, counts = [], [], []
         for block, inverse in zip(self._blocks, self._inverse, strict=True):
-            block_largest, block_excess, magnitudes = block.read(tensors, inverse)
+            block_largest, block_excess = block.read(tensors, inverse)
             largest.append(block_largest)
             excess.append(block_excess)
             if count:
-                counts.append(block.count(magnitudes))
+                counts.append(block.count())
         return self._join(largest), self._join(excess), self._total(counts) if count else None
 
     def _join(self, parts: list[Array]) -> Array:

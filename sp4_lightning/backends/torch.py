@@ -22,8 +22,8 @@ from sp4_lightning.settings import BackendName
 from sp4_lightning.step import Step
 from sp4_lightning.switch import Phase
 
-LARGEST = torch.finfo(torch.float64).max
-"""Stands for a bound of +inf in a comparison that must still find an infinite element."""
+TINY = 1e-300
+"""Far below any float32; lets a magnitude of zero pass a bound of zero in a strict comparison."""
 
 
 class TorchBackend:
@@ -34,40 +34,52 @@ class TorchBackend:
     """
 
     name: BackendName = "torch"
-    update_every = 4
+    update_every = 8
+    """Measured with ``benchmarks/cpu_agent.py``: learning on every update would double the cost of a small agent."""
 
     def __init__(self, params: Sequence[Tensor]) -> None:
-        self._xp = namespace(params[0].device)
+        self._xp = namespace(view(params[0]))
         self._reader = Reader(params)
 
-    def inspect(self, step: Step) -> None:
-        """Read every tensor once: largest magnitudes, the skip flag and, on learning steps, the histograms."""
-        found = self._reader.read(step.tensors, step.ratio_limit_sq, step.learns)
-        step.largest, step.excess, step.counts = found
-        finite = self._xp.isfinite(step.largest[GRAD])
-        step.usable = step.present & finite
-        step.skip = (step.protects[GRAD] & ~finite).any()
-
     def protect(self, step: Step) -> None:
-        """Mend the moments, then the parameters, then clamp the gradients."""
+        """Read every tensor once, decide on the skip, mend the moments and parameters, clamp the gradients."""
         xp = self._xp
-        limit = xp.clip(view(step.state.bound) * step.hyper.slack, 0, LARGEST)
+        step.largest, step.excess, step.counts = self._reader.read(step.tensors, step.ratio_limit_sq, step.learns)
+        limit = step.state.bound * step.hyper.slack
         if step.edited is not None:
-            limit[PARAM] = xp.where(step.edited, LARGEST, limit[PARAM])
-        within = step.largest <= limit
+            limit[PARAM] = xp.where(step.edited, math.inf, limit[PARAM])
+        # Strictly below, so that an infinite element is found under a bound of +inf too; TINY lets zero pass zero.
+        within = step.largest < limit + TINY
         consistent = step.excess <= 0
-        if not (_looking_is_free(step) and within.all() and consistent.all()):
-            over = ~within & step.protects
-            over[EXP_AVG] = ~(within[EXP_AVG] & within[EXP_AVG_SQ] & consistent) & step.protects[EXP_AVG]
-            # A skipped step's gradients are left as they are: no update sees them.
-            over[GRAD] &= step.usable & ~step.skip
-            self._mend(step, torch.as_tensor(limit), over)
+        step.clean = step.present is None and _looking_is_free(within) and bool(within.all() and consistent.all())
+        if step.clean:
+            step.usable, step.skip, step.acting = True, False, step.largest[GRAD]
+        else:
+            self._protect_closely(step, limit, within, consistent)
         if not step.moments_known:
             self._start_moment_bounds(step)
 
+    def _protect_closely(self, step: Step, limit: Array, within: Array, consistent: Array) -> None:
+        xp, raw = self._xp, step.largest[GRAD]
+        finite = xp.isfinite(raw)
+        step.usable = finite if step.present is None else step.present & finite
+        step.skip = (step.protects[GRAD] & ~finite).any()
+        over = ~within & step.protects
+        over[EXP_AVG] = ~(within[EXP_AVG] & within[EXP_AVG_SQ] & consistent) & step.protects[EXP_AVG]
+        # A skipped step's gradients are left as they are: no update sees them.
+        over[GRAD] &= step.usable & ~step.skip
+        # What the update sees, and so what the derived bounds follow.
+        step.acting = xp.where(step.phase == Phase.LEARNED, xp.minimum(raw, limit[GRAD]), raw)
+        if not _looking_is_free(over) or over.any():
+            self._mend(step, torch.as_tensor(limit), over)
+            mended, _, _ = self._reader.read(step.tensors, step.ratio_limit_sq, count=False)
+            # What is learned is the raw gradient; moments and parameters count as they enter the update.
+            mended[GRAD] = raw
+            step.largest = mended
+
     def _start_moment_bounds(self, step: Step) -> None:
         """Start bounds that have no history from the optimizer's state as it is now (zero if it has none)."""
-        xp, bound = self._xp, view(step.state.bound)[EXP_AVG:]
+        xp, bound = self._xp, step.state.bound[EXP_AVG:]
         largest = xp.nan_to_num(step.largest[EXP_AVG:], nan=math.inf, posinf=math.inf)
         bound[...] = xp.where(xp.isinf(bound) & step.hyper.started, largest, bound)
 
@@ -86,52 +98,53 @@ class TorchBackend:
             grad, most = grads[i], limit[GRAD, i]
             if grad is not None:
                 clamped[i] += _store(grad, grad.clamp(-most, most), clamps)
-        mended_largest, _, _ = self._reader.read(step.tensors, step.ratio_limit_sq, count=False)
-        # What is learned is the raw gradient; moments and parameters count as they enter the update.
-        mended_largest[GRAD] = step.largest[GRAD]
-        step.largest = mended_largest
 
     def learn(self, step: Step) -> None:
         """Advance every bound by one update; a tensor without a usable gradient keeps its bounds."""
-        xp, state, hyper = self._xp, step.state, step.hyper
-        bound, ratio_sq, peak, counted = map(view, (state.bound, state.ratio_sq, state.peak, state.counted))
-        update = step.usable & step.executed
-        raw = step.largest[GRAD]
-        # The bounds follow the gradients that the update has seen.
-        grad = xp.where(step.phase == Phase.LEARNED, xp.minimum(raw, bound[GRAD]), raw)
+        state, hyper, bound = step.state, step.hyper, step.state.bound
+        update = None if step.clean and step.executed else step.usable & step.executed
+        raw, grad = step.largest[GRAD], step.acting
         if hyper.l2 is not None:
             grad = grad + hyper.l2 * step.largest[PARAM]
+        exp_avg = hyper.decay[0] * bound[EXP_AVG] + hyper.weight[0] * grad
+        exp_avg_sq = hyper.decay[1] * bound[EXP_AVG_SQ] + hyper.weight[1] * grad * grad
+        self._assign(bound[PARAM], self._reached(step, grad, exp_avg), update)
+        self._assign(bound[EXP_AVG], exp_avg, update)
+        self._assign(bound[EXP_AVG_SQ], exp_avg_sq, update)
         if step.ratio_moves:
-            ratio_sq[...] = xp.where(update, hyper.ratio_decay * ratio_sq + hyper.ratio_gain, ratio_sq)
-        new = xp.empty_like(bound)
-        new[GRAD] = bound[GRAD]
-        new[EXP_AVG:] = hyper.decay * bound[EXP_AVG:]
-        new[EXP_AVG] += hyper.weight[0] * grad
-        new[EXP_AVG_SQ] += hyper.weight[1] * grad * grad
-        in_ratio, const, growth = hyper.moved
-        moved = in_ratio * xp.sqrt(ratio_sq * hyper.ratio_slack_sq) + const
-        if hyper.linear_step:
-            linear = hyper.step_exp_avg * new[EXP_AVG] + hyper.step_grad * grad
-            moved = moved + hyper.lr * xp.where(hyper.bounded_step, linear, 0.0)
-        new[PARAM] = growth * step.largest[PARAM] + moved
-        # A learning rate of zero times a step without a bound, or an observed NaN.
-        new[PARAM] = xp.where(new[PARAM] >= 0, new[PARAM], math.inf)
-        bound[...] = xp.where(update, new, bound)
-        counted += step.met * update
-        peak[...] = xp.where(update, xp.maximum(raw, peak), peak)
+            self._assign(state.ratio_sq, hyper.ratio_decay * state.ratio_sq + hyper.ratio_gain, update)
+        self._assign(state.counted, state.counted + step.met, update)
+        self._assign(state.peak, self._xp.maximum(raw, state.peak), update)
         if step.counts is not None:
             q = histogram.quantile(view(step.counts), step.learned.quantile, raw)
-            tracker.observe(state, q, update & (q > 0), step.learned, step.every)
-            bound[GRAD] = xp.where(step.protects[GRAD], tracker.bound(state, step.learned), math.inf)
+            valid = q > 0 if update is None else update & (q > 0)
+            tracker.observe(state, q, valid, step.learned, step.every)
+            bound[GRAD] = self._xp.where(step.protects[GRAD], tracker.bound(state, step.learned), math.inf)
+
+    def _assign(self, target: Array, value: Array, where: Array | None) -> None:
+        target[...] = value if where is None else self._xp.where(where, value, target)
+
+    def _reached(self, step: Step, grad: Array, exp_avg: Array) -> Array:
+        """The largest magnitude that an update can leave in a parameter; +inf where that has no bound."""
+        hyper, most = step.hyper, step.reach
+        if hyper.linear_step:
+            most = most + hyper.step_exp_avg * exp_avg + hyper.step_grad * grad
+        start = step.largest[PARAM] * hyper.slack[PARAM]
+        if hyper.weight_decay is not None:
+            start = start * self._xp.clip(abs(1 - step.lr * hyper.weight_decay), 1.0, None)
+        # Float rounding of the step itself is far below the slack of the derived bounds.
+        reached = start + step.lr * (1 + derived.SLACK) * most
+        # Neither an observed NaN nor a learning rate of zero times a step without a bound is a bound.
+        return self._xp.where(reached >= 0, reached, math.inf)
 
 
-def _looking_is_free(step: Step) -> bool:
-    return step.state.bound.device.type == "cpu"
+def _looking_is_free(flags: Array) -> bool:
+    return isinstance(flags, np.ndarray)
 
 
 def _marked(flags: Array) -> Sequence[int]:
     """The tensors to mend: the flagged ones where looking is free, all of them elsewhere."""
-    return flags.nonzero()[0].tolist() if isinstance(flags, np.ndarray) else range(len(flags))
+    return flags.nonzero()[0].tolist() if _looking_is_free(flags) else range(len(flags))
 
 
 def _store(tensor: Tensor, mended: Tensor, write: Array) -> Tensor:
