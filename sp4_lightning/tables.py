@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -57,4 +57,16 @@ def summary_table(report: Report) -> Table:
                 f"{max(tensor.share for tensor in tensors):.1e}",
                 str(sum(tensor.repaired for tensor in tensors)),
             )
+    return table
+
+
+def result_table(metrics: Mapping[str, float], seconds: float, log_dir: str | None) -> Table:
+    """What a fit came to: the last evaluation, the environment steps, the time, and where the logs are."""
+    table = Table(title="Result", title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
+    for key in sorted(key for key in metrics if key.startswith("eval/")):
+        table.add_row(key, f"{metrics[key]:.1f}")
+    if "train/env_steps" in metrics:
+        table.add_row("environment steps", f"{metrics['train/env_steps']:,.0f}")
+    table.add_row("minutes", f"{seconds / 60:.1f}")
+    table.add_row("logs", log_dir or "-")
     return table
