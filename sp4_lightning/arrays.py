@@ -24,3 +24,11 @@ def namespace(vector: Array) -> Any:
 def view(tensor: Tensor) -> Array:
     """The vector that shares a tensor's memory."""
     return tensor.detach().numpy() if tensor.device.type == "cpu" else tensor
+
+
+def kth_largest(values: Array, k: int) -> Array:
+    """The k-th largest of each column."""
+    position = len(values) - k
+    if isinstance(values, np.ndarray):
+        return np.partition(values, position, 0)[position]
+    return values.kthvalue(position + 1, 0).values

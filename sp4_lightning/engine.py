@@ -71,7 +71,9 @@ class Engine:
         self.backend = choose_backend(settings.backend, self.held.params)
         self.update_every = settings.update_every or self.backend.update_every
         self.groups = list(dict.fromkeys(self.held.group))
-        self.state = TensorState.fresh(len(self.held), settings.learned.arm_after, device)
+        self.state = TensorState.fresh(
+            len(self.held), settings.learned.observations(settings.learned.window, self.update_every), device
+        )
         self.tally = torch.zeros(3 + len(self.groups), dtype=torch.int64, device=device)
         self._tally = view(self.tally)
         self.calls = 0
@@ -287,6 +289,7 @@ class Engine:
             # A plain number where the host may look: NumPy compares its scalars with an enum a hundred times slower.
             phase=int(self._phase) if self.device.type == "cpu" else self._phase,
             every=every,
+            update_every=self.update_every,
             learns=self.calls % every == 0,
             moments_known=self._moments_known,
             ratio_moves=self._hyper.ratio_moves,

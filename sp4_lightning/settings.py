@@ -19,41 +19,37 @@ BackendName = Literal["torch", "cuda"]
 class LearnedBound:
     """How the gradient's bound follows its history (see :mod:`sp4_lightning.tracker`).
 
-    The defaults are a rate-limited tracker in the log domain; the figures that chose them are quoted in
-    :mod:`sp4_lightning.tracker`.
+    The figures that chose the defaults are quoted in :mod:`sp4_lightning.tracker`.
     """
 
     quantile: float = 0.999
     """The tracked quantile of the finite non-zero ``|grad|`` of one tensor."""
     arm_after: int = 64
     """Valid observations before the bound is finite."""
-    rate: float = 0.01
-    """Share of the distance to the newest observation that level and spread move per update."""
-    rise: float = 1.03
+    window: int = 1024
+    """Updates whose quantiles are remembered."""
+    rank: int = 25
+    """The level is the rank-th largest of them: what has come fewer times is not believed, so a burst of up to
+    ``rank - 1`` updates does not move the bound."""
+    rise: float = 1.14
     """Largest factor by which one update can raise the level."""
     fall: float = 1.01
     """Largest factor by which one update can lower the level."""
-    spreads: float = 5.0
-    """Headroom above the level in mean absolute log deviations."""
-    min_headroom: float = 4.0
-    """Smallest factor between level and bound."""
-    max_headroom: float = 16.0
-    """Largest factor between level and bound."""
+    headroom: float = 16.0
+    """Factor between level and bound."""
 
     def __post_init__(self) -> None:
         _require(0.5 <= self.quantile <= 1, "learned.quantile", self.quantile, "between 0.5 and 1")
         _require(self.arm_after >= 2, "learned.arm_after", self.arm_after, "at least 2")
-        _require(0 < self.rate <= 1, "learned.rate", self.rate, "above 0 and at most 1")
+        _require(1 <= self.rank <= self.arm_after, "learned.rank", self.rank, f"1 to arm_after ({self.arm_after})")
+        _require(self.window >= self.arm_after, "learned.window", self.window, f"at least arm_after ({self.arm_after})")
         _require(1 < self.rise <= 10, "learned.rise", self.rise, "above 1 and at most 10")
         _require(1 < self.fall <= 10, "learned.fall", self.fall, "above 1 and at most 10")
-        _require(0 <= self.spreads < math.inf, "learned.spreads", self.spreads, "finite and not negative")
-        _require(1 <= self.min_headroom < math.inf, "learned.min_headroom", self.min_headroom, "at least 1")
-        _require(
-            self.min_headroom <= self.max_headroom < math.inf,
-            "learned.max_headroom",
-            self.max_headroom,
-            f"finite and at least min_headroom ({self.min_headroom})",
-        )
+        _require(1 <= self.headroom < math.inf, "learned.headroom", self.headroom, "finite and at least 1")
+
+    def observations(self, updates: int, every: int) -> int:
+        """How many observations a number of updates comes to when every N-th one is observed."""
+        return math.ceil(updates / every)
 
 
 @dataclass(frozen=True)

@@ -18,5 +18,5 @@ def kernel_directory() -> Path:
         if (directory / "README.md").is_file():
             return directory
     raise BackendError(
-        f"The CUDA sources are missing beside and inside {package}. Install sp4-lightning again, or use backend='torch'."
+        f"The CUDA sources are missing in and beside {package}. Install sp4-lightning again, or set backend='torch'."
     )

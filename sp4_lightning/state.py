@@ -27,24 +27,22 @@ class TensorState:
     ratio_sq: Array
     """float64 ``[T]``: the square of the largest possible ``|exp_avg| / sqrt(exp_avg_sq)``."""
     level: Array
-    """float64 ``[T]``: the tracker's location of the log quantile of ``|grad|``."""
-    spread: Array
-    """float64 ``[T]``: the tracker's mean absolute log deviation."""
+    """float64 ``[T]``: the tracker's level of the log quantile of ``|grad|``."""
     seen: Array
     """int64 ``[T]``: valid observations."""
     recent: Array
-    """float64 ``[arm_after, T]``: log quantiles collected until the tracker is armed."""
+    """float64 ``[window, T]``: the last log quantiles; -inf where there is none yet."""
     clamped: Array
-    """int64 ``[T]``: gradient elements beyond the learned bound (clamped, or that would have been)."""
+    """int64 ``[T]``: gradient elements that were clamped or, when observing, would have been."""
     counted: Array
-    """int64 ``[T]``: gradient elements that met a finite bound."""
+    """int64 ``[T]``: gradient elements that met a finite bound, which before the flip is none."""
     repaired: Array
     """int64 ``[T]``: elements of param, exp_avg and exp_avg_sq beyond an exact bound."""
     peak: Array
     """float64 ``[T]``: largest ``|grad|`` of an executed update since the last report."""
 
     @classmethod
-    def fresh(cls, tensors: int, arm_after: int, device: torch.device) -> TensorState:
+    def fresh(cls, tensors: int, window: int, device: torch.device) -> TensorState:
         """State in which nothing has been observed."""
 
         def reals(*shape: int, value: float = 0.0) -> Array:
@@ -57,9 +55,8 @@ class TensorState:
             bound=reals(len(QUANTITIES), tensors, value=math.inf),
             ratio_sq=reals(tensors),
             level=reals(tensors),
-            spread=reals(tensors),
             seen=integers(),
-            recent=reals(arm_after, tensors),
+            recent=reals(window, tensors, value=-math.inf),
             clamped=integers(),
             counted=integers(),
             repaired=integers(),
@@ -68,9 +65,10 @@ class TensorState:
 
     def forget(self, columns: Sequence[int]) -> None:
         """Make some tensors unobserved again; what has been counted stays."""
+        nothing = {"bound": math.inf, "recent": -math.inf}
         for item in fields(self):
             if item.name not in COUNTERS:
-                getattr(self, item.name)[..., list(columns)] = math.inf if item.name == "bound" else 0
+                getattr(self, item.name)[..., list(columns)] = nothing.get(item.name, 0)
 
     def state_dict(self, names: Sequence[str]) -> dict[str, Any]:
         """Tensors and plain types only; ``names`` say which column belongs to which tensor."""

@@ -53,7 +53,7 @@ class Block:
         self._excess = torch.empty(size, dtype=dtype, device=device)
         shapes = [params[s.tensor].shape if s.whole else (s.stop - s.start,) for s in segments]
         self._views = [
-            part.view(shape) for part, shape in zip(self._rows.split(self._sizes * 4), shapes * 4, strict=True)
+            part.view(shape) for part, shape in zip(torch.split(self._rows, self._sizes * 4), shapes * 4, strict=True)
         ]
         self._zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
         self._device_sizes = torch.tensor(self._sizes, device=device)

@@ -97,7 +97,8 @@ class TorchBackend:
         for i in _marked(over[GRAD]):
             grad, most = grads[i], limit[GRAD, i]
             if grad is not None:
-                clamped[i] += _store(grad, grad.clamp(-most, most), clamps)
+                beyond = _store(grad, grad.clamp(-most, most), clamps)
+                clamped[i] += beyond * (step.phase != Phase.EXACT)
 
     def learn(self, step: Step) -> None:
         """Advance every bound by one update; a tensor without a usable gradient keeps its bounds."""
@@ -113,12 +114,12 @@ class TorchBackend:
         self._assign(bound[EXP_AVG_SQ], exp_avg_sq, update)
         if step.ratio_moves:
             self._assign(state.ratio_sq, hyper.ratio_decay * state.ratio_sq + hyper.ratio_gain, update)
-        self._assign(state.counted, state.counted + step.met, update)
+        self._assign(state.counted, state.counted + step.met * (step.phase != Phase.EXACT), update)
         self._assign(state.peak, self._xp.maximum(raw, state.peak), update)
         if step.counts is not None:
             q = histogram.quantile(view(step.counts), step.learned.quantile, raw)
             valid = q > 0 if update is None else update & (q > 0)
-            tracker.observe(state, q, valid, step.learned, step.every)
+            tracker.observe(state, q, valid, step.learned, step.every, step.update_every)
             bound[GRAD] = self._xp.where(step.protects[GRAD], tracker.bound(state, step.learned), math.inf)
 
     def _assign(self, target: Array, value: Array, where: Array | None) -> None:
