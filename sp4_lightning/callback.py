@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from sp4_lightning.errors import ConfigurationError
 from sp4_lightning.groups import Patterns
-from sp4_lightning.lightning_log import log_scalars, log_step, should_log
+from sp4_lightning.lightning_internals import log_scalars, log_step, real_optimizers, should_log
 from sp4_lightning.protection import Protection
 from sp4_lightning.quantities import Quantity
 from sp4_lightning.report import Report, metrics
@@ -104,8 +104,13 @@ class SP4Callback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach the engines: only now has every strategy restored everything."""
         self._detach()
+        optimizers = real_optimizers(trainer)
+        if not optimizers:
+            self.protection = None
+            rank_zero_warn("configure_optimizers returned no optimizer: SP4Callback has nothing to protect.")
+            return
         self.protection = Protection(
-            trainer.optimizers,
+            optimizers,
             pl_module,
             groups=dict(self.groups) if self.groups is not None else None,
             optional=self.optional,

@@ -66,7 +66,7 @@ class Protection:
     ) -> None:
         settings = settings or Settings()
         if not optimizers:
-            raise ConfigurationError("There is no optimizer to protect: configure_optimizers returned none.")
+            raise ConfigurationError("There is no optimizer to protect.")
         if groups is None:
             found = _declared(optimizers, module)
             if optional:

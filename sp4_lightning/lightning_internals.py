@@ -1,4 +1,4 @@
-"""When and where Lightning logs: the one place that touches its private attributes."""
+"""The one place that touches what Lightning keeps private: when and where it logs, and its stand-in optimizer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from collections.abc import Mapping
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.core.optimizer import _MockOptimizer
+from torch.optim import Optimizer
+
+
+def real_optimizers(trainer: Trainer) -> list[Optimizer]:
+    """The optimizers without the stand-in that Lightning uses when ``configure_optimizers`` returns None."""
+    return [optimizer for optimizer in trainer.optimizers if not isinstance(optimizer, _MockOptimizer)]
 
 
 def log_step(trainer: Trainer) -> int:
