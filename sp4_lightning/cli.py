@@ -10,22 +10,15 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
+from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger
 
-from sp4_lightning.errors import ConfigurationError, SP4Error
+from sp4_lightning.errors import ConfigurationError
 from sp4_lightning.naming import did_you_mean
 
-try:
-    from jsonargparse.typing import PositiveInt
-    from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-
-    from sp4_lightning.agents import DQNAgent
-except ModuleNotFoundError as error:
-    raise ConfigurationError(
-        f"The command line needs the package {error.name!r}. Install the extra: pip install 'sp4-lightning[rl]'."
-    ) from error
-
+from sp4_lightning.agents import DQNAgent
 from sp4_lightning.callback import SP4Callback
 from sp4_lightning.tables import console, result_table
 
@@ -97,11 +90,7 @@ def share_version(loggers: Sequence[Logger]) -> None:
         logger._version = numbered[0].version  # type: ignore[attr-defined]
 
 
-def main(args: list[str] | None = None) -> None:
-    """The ``sp4`` command: one line and exit status 2 for whatever the user can mend."""
+def run(args: list[str] | None = None) -> None:
+    """Run the agent's command line; ``sp4_lightning.__main__`` turns errors into lines."""
     warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
-    try:
-        SP4CLI(DQNAgent, args=args, seed_everything_default=0, parser_kwargs={"allow_abbrev": False})
-    except SP4Error as error:
-        print(f"sp4: error: {error}", file=sys.stderr)
-        sys.exit(2)
+    SP4CLI(DQNAgent, args=args, seed_everything_default=0, parser_kwargs={"allow_abbrev": False})
