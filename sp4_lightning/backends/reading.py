@@ -15,8 +15,9 @@ from torch import Tensor
 
 from sp4_lightning import histogram
 from sp4_lightning.arrays import Array, namespace, view
+from sp4_lightning.backends.flats import Flats, gather
 from sp4_lightning.held import Found
-from sp4_lightning.quantities import EXP_AVG_SQ, GRAD
+from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, GRAD, QUANTITIES
 
 BLOCK = 2**16
 """Elements per block and quantity: four float32 rows take 1 MB."""
@@ -37,35 +38,32 @@ class Block:
 
     Args:
         segments: In the order of their tensors.
-        params: All parameters.
         dtype: What to read into: float32, or float64 if a tensor needs it.
+        device: Where the tensors are.
     """
 
-    def __init__(self, segments: Sequence[Segment], params: Sequence[Tensor], dtype: torch.dtype) -> None:
-        device = params[0].device
+    def __init__(self, segments: Sequence[Segment], dtype: torch.dtype, device: torch.device) -> None:
         self.tensors = [segment.tensor for segment in segments]
         self._cuts = [None if s.whole else slice(s.start, s.stop) for s in segments]
         self._sizes = [s.stop - s.start for s in segments]
         size = sum(self._sizes)
-        self._rows = torch.empty(4 * size, dtype=dtype, device=device)
-        self._signless = self._rows[: EXP_AVG_SQ * size]
-        self._quantity = self._rows.view(4, size).unbind()
-        self._excess = torch.empty(size, dtype=dtype, device=device)
-        shapes = [params[s.tensor].shape if s.whole else (s.stop - s.start,) for s in segments]
-        self._views = [
-            part.view(shape) for part, shape in zip(torch.split(self._rows, self._sizes * 4), shapes * 4, strict=True)
-        ]
-        self._zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
-        self._device_sizes = torch.tensor(self._sizes, device=device)
-        self._row = torch.arange(len(segments), dtype=torch.int32, device=device).repeat_interleave(self._device_sizes)
-        self._starts = np.cumsum([0, *(self._sizes * 4)])[:-1]
+        self._memory = torch.empty(len(QUANTITIES), size, dtype=dtype, device=device)
+        rows = view(self._memory)
+        self._xp = namespace(rows)
+        self._flat, self._signless = rows.reshape(-1), rows[:EXP_AVG_SQ]
+        self._exp_avg, self._exp_avg_sq = rows[EXP_AVG], rows[EXP_AVG_SQ]
+        self._excess = view(torch.empty(size, dtype=dtype, device=device))
+        self._zeros = [view(torch.zeros(n, dtype=dtype, device=device)) for n in self._sizes]
+        self._repeats = torch.tensor(self._sizes, device=device)
+        self._row = torch.arange(len(segments), dtype=torch.int32, device=device).repeat_interleave(self._repeats)
+        self._starts = np.cumsum([0, *(self._sizes * len(QUANTITIES))])[:-1]
         self._starts_of_row = self._starts[: len(segments)]
 
-    def read(self, tensors: Sequence[Found], ratio_inverse: Tensor) -> tuple[Array, Array]:
+    def read(self, flats: Sequence[Sequence[Array | None]], ratio_inverse: Array) -> tuple[Array, Array]:
         """Find the segments' maxima.
 
         Args:
-            tensors: param, grad, exp_avg, exp_avg_sq per tensor; None reads as zeros.
+            flats: Flat param, grad, exp_avg, exp_avg_sq per tensor; None reads as zeros.
             ratio_inverse: ``[size]``, 1/c² where exp_avg and exp_avg_sq must be consistent, 0 elsewhere.
 
         Returns:
@@ -73,34 +71,31 @@ class Block:
             Both hold NaN where an element is NaN.
         """
         pieces = [
-            zeros if tensor is None else tensor if cut is None else tensor.reshape(-1)[cut]
-            for row in tensors
-            for cut, zeros, tensor in zip(self._cuts, self._zeros, self._owners(row), strict=True)
+            zeros if row[i] is None else row[i] if cut is None else row[i][cut]  # type: ignore[index]
+            for row in flats
+            for i, cut, zeros in zip(self.tensors, self._cuts, self._zeros, strict=True)
         ]
-        torch._foreach_copy_(self._views, pieces)
+        gather(pieces, self._flat)
         # exp_avg_sq keeps its sign: a negative one shows in the excess.
-        self._signless.abs_()
-        _, _, exp_avg, exp_avg_sq = self._quantity
-        torch.mul(exp_avg, exp_avg, out=self._excess).mul_(ratio_inverse).sub_(exp_avg_sq)
-        return self._maxima(self._rows, self._starts, 4).reshape(4, -1), self._maxima(
-            self._excess, self._starts_of_row, 1
-        )
+        self._xp.abs(self._signless, out=self._signless)
+        self._xp.multiply(self._exp_avg, self._exp_avg, out=self._excess)
+        self._xp.multiply(self._excess, ratio_inverse, out=self._excess)
+        self._xp.subtract(self._excess, self._exp_avg_sq, out=self._excess)
+        largest = self._maxima(self._flat, self._starts, len(QUANTITIES)).reshape(len(QUANTITIES), -1)
+        return largest, self._maxima(self._excess, self._starts_of_row, 1)
 
-    def _owners(self, row: Found) -> Found:
-        return row if len(row) == len(self.tensors) else [row[i] for i in self.tensors]
-
-    def spread(self, per_tensor: Tensor) -> Tensor:
+    def spread(self, per_tensor: Tensor) -> Array:
         """Repeat one value per tensor for each of its elements here."""
-        return per_tensor[self.tensors].to(self._rows.dtype).repeat_interleave(self._device_sizes)
+        return view(per_tensor[self.tensors].to(self._memory.dtype).repeat_interleave(self._repeats))
 
     def count(self) -> Tensor:
         """Histograms of the gradients that were read last, int64 ``[segments, bins]``."""
-        return histogram.count(self._quantity[GRAD], self._row, len(self.tensors))
+        return histogram.count(self._memory[GRAD], self._row, len(self.tensors))
 
-    def _maxima(self, values: Tensor, starts: Array, rows: int) -> Array:
-        if values.device.type == "cpu":
+    def _maxima(self, values: Array, starts: Array, rows: int) -> Array:
+        if isinstance(values, np.ndarray):
             # One call for all segments; torch has no segmented maximum that is nearly as fast.
-            return np.maximum.reduceat(values.numpy(), starts)
+            return np.maximum.reduceat(values, starts)
         return torch.stack(torch._foreach_max(torch.split(values, self._sizes * rows)))
 
 
@@ -113,15 +108,15 @@ class Reader:
 
     def __init__(self, params: Sequence[Tensor]) -> None:
         wide = any(param.dtype == torch.float64 for param in params)
-        dtype = torch.float64 if wide else torch.float32
-        self._blocks = [Block(segments, params, dtype) for segments in cut([param.numel() for param in params])]
-        self._xp = namespace(view(params[0]))
+        dtype, device = torch.float64 if wide else torch.float32, params[0].device
+        self._blocks = [Block(segments, dtype, device) for segments in cut([param.numel() for param in params])]
+        self._flats = [Flats(keeps=quantity != "grad") for quantity in QUANTITIES]
         self._count = len(params)
         # Where each tensor's segments begin in the list of all blocks' segments.
         owners = [tensor for block in self._blocks for tensor in block.tensors]
         self._first = np.searchsorted(owners, np.arange(self._count))
         self._ratio: Array | None = None
-        self._inverse: list[Tensor] = []
+        self._inverse: list[Array] = []
 
     def read(self, tensors: Sequence[Found], ratio_limit_sq: Array, count: bool) -> tuple[Array, Array, Tensor | None]:
         """Read everything once.
@@ -139,9 +134,10 @@ class Reader:
             self._ratio = ratio_limit_sq
             inverse = torch.as_tensor(1 / ratio_limit_sq)
             self._inverse = [block.spread(inverse) for block in self._blocks]
+        flats = [flats.of(row) for flats, row in zip(self._flats, tensors, strict=True)]
         largest, excess, counts = [], [], []
         for block, inverse in zip(self._blocks, self._inverse, strict=True):
-            block_largest, block_excess = block.read(tensors, inverse)
+            block_largest, block_excess = block.read(flats, inverse)
             largest.append(block_largest)
             excess.append(block_excess)
             if count:
@@ -150,12 +146,13 @@ class Reader:
 
     def _join(self, parts: list[Array]) -> Array:
         """Maxima per tensor from maxima per segment, as float64."""
-        values = parts[0] if len(parts) == 1 else self._xp.concatenate(parts, -1)
+        xp = namespace(parts[0])
+        values = parts[0] if len(parts) == 1 else xp.concatenate(parts, -1)
         if values.shape[-1] > self._count:
             ends = [*self._first[1:], values.shape[-1]]
             runs = [values[..., first:end] for first, end in zip(self._first, ends, strict=True)]
-            values = self._xp.stack([self._xp.amax(run, -1) for run in runs], -1)
-        return values.astype(np.float64) if self._xp is np else values.double()
+            values = xp.stack([xp.amax(run, -1) for run in runs], -1)
+        return values.astype(np.float64) if xp is np else values.double()
 
     def _total(self, counts: list[Tensor]) -> Tensor:
         if len(counts) == 1:
