@@ -41,18 +41,12 @@ class ActionCodec:
             choices = [start + np.arange(n) for start, n in zip(starts, space.nvec.ravel(), strict=True)]
         elif isinstance(space, gym.spaces.Box):
             if not space.is_bounded():
-                raise ConfigurationError(
-                    f"An action space needs bounds to be split into bins; this one is {space}."
-                )
+                raise ConfigurationError(f"An action space needs bounds to be split into bins; this one is {space}.")
             if bins < 2:
-                raise ConfigurationError(
-                    f"action_bins must be at least 2 for the action space {space}, got {bins}."
-                )
+                raise ConfigurationError(f"action_bins must be at least 2 for the action space {space}, got {bins}.")
             choices = list(np.linspace(space.low.ravel(), space.high.ravel(), bins, axis=-1))
         else:
-            raise ConfigurationError(
-                f"Action spaces can be Discrete, MultiDiscrete or Box; this one is {space}."
-            )
+            raise ConfigurationError(f"Action spaces can be Discrete, MultiDiscrete or Box; this one is {space}.")
         self.branches = tuple(len(values) for values in choices)
         self._shape = (-1, *(space.shape or ()))
         self._dtype = space.dtype

@@ -26,9 +26,7 @@ def stack_branches(per_branch: Sequence[Tensor]) -> Tensor:
     """
     width = max(part.shape[-1] for part in per_branch)
     padded = [
-        part
-        if part.shape[-1] == width
-        else functional.pad(part, (0, width - part.shape[-1]), value=float("-inf"))
+        part if part.shape[-1] == width else functional.pad(part, (0, width - part.shape[-1]), value=float("-inf"))
         for part in per_branch
     ]
     return padded[0].unsqueeze(-2) if len(padded) == 1 else torch.stack(padded, dim=-2)

@@ -73,8 +73,8 @@ class Curiosity(nn.Module):
         return functional.leaky_relu(observation @ self.projection + self.offset)
 
     def one_hot(self, action: Tensor) -> Tensor:
-        """Actions of all branches side by side: int64 ``[B, D]`` to float32 ``[B, sum(branches)]``."""
-        blank = torch.zeros(action.shape[0], sum(self.branches), device=action.device)
+        """Actions of all branches side by side: int64 ``[B, D]`` to float ``[B, sum(branches)]``."""
+        blank = self.projection.new_zeros(action.shape[0], sum(self.branches))
         return blank.scatter_(-1, action + self.first_choice, 1.0)
 
     def error(self, observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:

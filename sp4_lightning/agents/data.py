@@ -81,9 +81,7 @@ class Experience(IterableDataset[Transitions]):
 
     def __iter__(self) -> Iterator[Transitions]:
         for _ in range(self.length):
-            while self.steps < self.learning_starts + self.batches / self.update_ratio or not len(
-                self.replay
-            ):
+            while self.steps < self.learning_starts + self.batches / self.update_ratio or not len(self.replay):
                 self.step()
             self.batches += 1
             yield self.replay.sample(self.batch_size, self.generator)
@@ -92,9 +90,7 @@ class Experience(IterableDataset[Transitions]):
         """Act once in every environment."""
         window = self.history.window
         greedy = self.policy(window)
-        action = explore(
-            greedy, self.environments.actions.branches, self.epsilon.at(self.steps), self.generator
-        )
+        action = explore(greedy, self.environments.actions.branches, self.epsilon.at(self.steps), self.generator)
         step = self.environments.step(action)
         next_window = self.history.push(step.successor)
         self.replay.add(self.returns.push(window, action, step, next_window))

@@ -26,10 +26,9 @@ from sp4_lightning.errors import ConfigurationError
 class DQNAgent(PlayedValidation):
     """A dueling double DQN with action branches and five auxiliary trainers.
 
-    History attention feeds the trunk, implicit quantiles offer risk aversion, two expectile values bracket
-    the bootstrap, curiosity pays for surprise. Each is trained in every update, by an Adam of its own. The
-    agent makes its environments, replay and data loaders itself and ends the fit after ``total_steps``.
-    Validation and test play greedy episodes.
+    History attention feeds the trunk, implicit quantiles offer risk aversion, two expectile values bracket the
+    bootstrap, curiosity pays for surprise. Each is trained in every update, by an Adam of its own. The agent makes
+    its environments, replay and data loaders itself and ends the fit after ``total_steps``.
 
     Args:
         environment: A registered Gymnasium id with vector observations.
@@ -38,8 +37,7 @@ class DQNAgent(PlayedValidation):
         action_bins: Choices per number of a continuous action.
         num_envs: Environments that step together.
         history: Observations that attention looks at.
-        auxiliaries: Which of ``iqn``, ``iql_high``, ``iql_low``, ``attention``, ``curiosity`` take part; all
-            when None.
+        auxiliaries: Which of ``iqn``, ``iql_high``, ``iql_low``, ``attention``, ``curiosity`` take part; None is all.
         optimizers: ``"six"`` Adams, or ``"one"`` over eight named groups.
         learning_rate: Of all groups.
         learning_rate_schedule: ``"linear"`` falls to 0 at the end of ``total_steps``.
@@ -61,11 +59,16 @@ class DQNAgent(PlayedValidation):
         cvar: Below 1, actions maximise the mean of this share of worst outcomes instead of Q.
         epoch_updates: Updates in an epoch, after which Lightning validates.
         eval_episodes: Episodes of a validation or test.
-        seed: Of everything: initial weights, environments, exploration, sampling and, when training starts,
-            torch's global generator.
+        seed: Of initial weights, environments, exploration, sampling and, when training starts, torch's generator.
 
     Raises:
         ConfigurationError: An environment, auxiliary or combination that does not exist.
+
+    Metrics recorded:
+        ``loss/{trainer}``: The last update's loss of ``dqn``, ``iqn``, ``iql_high``, ``iql_low``, ``curiosity``.
+        ``train/return``: Mean return of the last 20 training episodes, exploration included.
+        ``train/epsilon``, ``train/env_steps``: Share of random actions, environment steps so far.
+        ``eval/return``, ``test/return``: Mean return of greedy episodes.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -88,27 +91,25 @@ class DQNAgent(PlayedValidation):
         adam_eps: float = 1e-8,
         fused: bool | None = None,
         td_loss: Literal["huber", "mse"] = "huber",
-        total_steps: int = 50_000,
+        total_steps: int = 30_000,
         learning_starts: int = 1_000,
         update_ratio: float = 0.25,
-        batch_size: int = 128,
+        batch_size: int = 64,
         buffer_size: int = 50_000,
-        n_step: int = 3,
+        n_step: int = 5,
         gamma: float = 0.99,
-        target_sync: int = 250,
+        target_sync: int = 50,
         epsilon_final: float = 0.04,
         exploration: float = 0.16,
         bonus: float = 0.05,
         quantiles: int = 8,
         cvar: float = 1.0,
-        epoch_updates: int = 1_000,
+        epoch_updates: int = 500,
         eval_episodes: int = 10,
         seed: int = 0,
     ) -> None:
         if total_steps <= learning_starts:
-            raise ConfigurationError(
-                f"total_steps={total_steps} leaves nothing to learn after learning_starts={learning_starts}."
-            )
+            raise ConfigurationError(f"total_steps={total_steps} must exceed learning_starts={learning_starts}.")
         present = AUXILIARIES if auxiliaries is None else auxiliaries
         make_environments = partial(
             Environments,
@@ -149,10 +150,16 @@ class DQNAgent(PlayedValidation):
 
     def policy(self, history: Tensor) -> Tensor:
         """Greedy actions: float ``[E, K, d]`` to int64 ``[E, D]``, both on the CPU."""
-        return self.learner.act(history.to(self.device)).cpu()
+        return self.learner.act(history.to(next(self.learner.parameters()))).cpu()
 
     def training_step(self, batch: Transitions, batch_idx: int) -> None:
-        """Update every network once on a batch."""
+        """Update every network once on a batch; end the fit when ``total_steps`` are used up."""
+        losses = self.update(batch)
+        self.trainer.should_stop |= self.updates >= self.total_updates
+        self._log(losses)
+
+    def update(self, batch: Transitions) -> dict[str, Tensor]:
+        """Step every optimizer, from batch, networks and torch's generator alone; returns the losses by trainer."""
         losses = self.learner.losses(batch, self.bonus.at(self.updates))
         lr = self.learning_rate.at(self.updates)
         optimizers = self.optimizers()
@@ -167,22 +174,12 @@ class DQNAgent(PlayedValidation):
         self.updates += 1
         if self.updates % self.hparams["target_sync"] == 0:
             self.learner.sync_targets()
-        self._log(losses)
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """End the fit with the last update."""
-        self._stop_when_done()
-
-    def _stop_when_done(self) -> None:
-        """End the fit when ``total_steps`` are used up."""
-        if self.updates >= self.total_updates:
-            self.trainer.should_stop = True
+        return losses
 
     def configure_optimizers(self) -> list[Adam]:
         """Six Adams or one, over named groups."""
         h = self.hparams
-        groups = self.learner.groups()
-        return make_optimizers(groups, h["optimizers"], h["learning_rate"], h["adam_eps"], h["fused"])
+        return make_optimizers(self.learner.groups(), h["optimizers"], h["learning_rate"], h["adam_eps"], h["fused"])
 
     @property
     def experience(self) -> Experience:
@@ -227,10 +224,12 @@ class DQNAgent(PlayedValidation):
         if restored is not None:
             if restored["experience"] is not None:
                 self.experience.load_state_dict(restored["experience"])
+                if self.global_rank > 0:  # it was rank 0's; from here on every rank explores by itself
+                    self.experience.generator.manual_seed(self._training_seed + self.updates)
             restore_random_state(restored["random"], self.device)
         elif self.updates == 0:
             torch.manual_seed(self._training_seed)
-        self._stop_when_done()
+        self.trainer.should_stop |= self.updates >= self.total_updates
 
     def _log(self, losses: dict[str, Tensor]) -> None:
         """Log what the last update and the last 20 episodes came to, on the logger's own steps only."""
@@ -238,10 +237,9 @@ class DQNAgent(PlayedValidation):
         if every == 0 or self.updates % every != 0:
             return
         values: dict[str, Any] = {f"loss/{name}": loss.detach() for name, loss in losses.items()}
-        if self._experience is not None:
-            values["train/epsilon"] = self._experience.epsilon.at(self._experience.steps)
-            values["train/env_steps"] = float(self._experience.steps)
-            values["train/return"] = self._experience.recent_return
+        values["train/epsilon"] = self.experience.epsilon.at(self.experience.steps)
+        values["train/env_steps"] = float(self.experience.steps)
+        values["train/return"] = self.experience.recent_return
         self.log_dict(values, batch_size=self.hparams["batch_size"])
 
     @property

@@ -39,8 +39,7 @@ class AdvantageBranches(nn.Module):
     def __init__(self, features: int, branches: Sequence[int], hidden: int = 64) -> None:
         super().__init__()
         self.heads = nn.ModuleList(
-            nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, choices))
-            for choices in branches
+            nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, choices)) for choices in branches
         )
 
     def forward(self, features: Tensor) -> list[Tensor]:

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from sp4_lightning.agents.actions import ActionCodec
-from sp4_lightning.errors import ConfigurationError
+from sp4_lightning.errors import CheckpointError, ConfigurationError
 from sp4_lightning.naming import did_you_mean
 
 
@@ -116,8 +116,8 @@ class Environments:
         """Where every environment is.
 
         Returns:
-            ``episodes``, int64 ``[E]``, their numbers; ``actions``, int64 ``[E, T, D]``, taken in them so
-            far; ``lengths``, int64 ``[E]``, how many of the T are filled.
+            ``seed``, int64 scalar; ``episodes``, int64 ``[E]``, how many have begun; ``actions``, int64
+            ``[E, T, D]``, taken in the current ones; ``lengths``, int64 ``[E]``, how many of the T are filled.
         """
         lengths = [len(tape) for tape in self._tapes]
         actions = np.zeros((self.num_envs, max(lengths), len(self.actions.branches)), dtype=np.int64)
@@ -125,6 +125,7 @@ class Environments:
             if tape:
                 row[: len(tape)] = tape
         return {
+            "seed": torch.tensor(self._seed),
             "episodes": torch.from_numpy(self._episodes.copy()),
             "actions": torch.from_numpy(actions),
             "lengths": torch.tensor(lengths),
@@ -135,7 +136,16 @@ class Environments:
 
         All environments step together, so each episode starts late enough to arrive with the longest one;
         until then its environment runs idle.
+
+        Raises:
+            CheckpointError: The state is of another number of environments.
         """
+        if len(state["episodes"]) != self.num_envs:
+            raise CheckpointError(
+                f"The saved experience is of {len(state['episodes'])} environments, this agent has "
+                f"num_envs={self.num_envs}. Use the same number to continue the run."
+            )
+        self._seed = int(state["seed"])
         episodes, lengths = state["episodes"].numpy(), state["lengths"].numpy()
         actions = state["actions"].numpy()
         longest = int(lengths.max())
@@ -197,9 +207,7 @@ def make_vector(environment: str, num_envs: int, options: dict[str, Any]) -> Syn
         ) from error
     except (gym.error.Error, ImportError, TypeError) as error:
         with_options = f" with {options}" if options else ""
-        raise ConfigurationError(
-            f"The environment {environment!r} cannot be made{with_options}: {error}"
-        ) from error
+        raise ConfigurationError(f"The environment {environment!r} cannot be made{with_options}: {error}") from error
     assert isinstance(vector, SyncVectorEnv)
     return vector
 
@@ -216,7 +224,5 @@ def visible_columns(space: gym.Space[Any], indices: Sequence[int] | None) -> npt
     if indices is None:
         return np.arange(size)
     if not indices or not all(0 <= i < size for i in indices):
-        raise ConfigurationError(
-            f"observation_indices must name entries from 0 to {size - 1}, got {list(indices)}."
-        )
+        raise ConfigurationError(f"observation_indices must name entries from 0 to {size - 1}, got {list(indices)}.")
     return np.array(indices, dtype=np.int64)

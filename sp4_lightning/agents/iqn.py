@@ -48,7 +48,8 @@ class ImplicitQuantiles(nn.Module):
         Returns:
             float ``[B, N, D, n_max]``.
         """
-        phi = functional.relu(self.embed(torch.cos(tau.unsqueeze(-1) * self.frequencies)))
+        cosines = torch.cos(tau.unsqueeze(-1) * self.frequencies).to(features.dtype)
+        phi = functional.relu(self.embed(cosines))
         return split_branches(self.layers(features.unsqueeze(1) * phi), self.branches)
 
 

@@ -89,9 +89,7 @@ class Learner(nn.Module):
         if not 0.0 < cvar <= 1.0:
             raise ConfigurationError(f"cvar must lie in (0, 1], got {cvar}.")
         if cvar < 1.0 and "iqn" not in present:
-            raise ConfigurationError(
-                f"cvar={cvar} needs the quantiles of 'iqn', which is not among auxiliaries."
-            )
+            raise ConfigurationError(f"cvar={cvar} needs the quantiles of 'iqn', which is not among auxiliaries.")
         self.td_loss = td_loss
         self.quantiles = quantiles
         self.cvar = cvar

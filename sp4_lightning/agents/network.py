@@ -39,9 +39,7 @@ class QNetwork(nn.Module):
         attention: whether there is a history attention; without it only the newest observation counts.
     """
 
-    def __init__(
-        self, observation_size: int, history: int, branches: Sequence[int], attention: bool = True
-    ) -> None:
+    def __init__(self, observation_size: int, history: int, branches: Sequence[int], attention: bool = True) -> None:
         super().__init__()
         self.attention = HistoryAttention(observation_size, history) if attention else None
         self.trunk = Trunk(observation_size + (self.attention.width if self.attention else 0))

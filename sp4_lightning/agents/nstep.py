@@ -62,8 +62,7 @@ class NStepReturns:
         if not self._window:
             self._window = {name: _empty_window(value, self._steps) for name, value in new.items()}
         self._window = {
-            name: torch.cat((self._window[name][:, 1:], value.unsqueeze(1)), dim=1)
-            for name, value in new.items()
+            name: torch.cat((self._window[name][:, 1:], value.unsqueeze(1)), dim=1) for name, value in new.items()
         }
         self._pending = (self._pending + 1).clamp_max(self._steps)
         done = step.terminated | step.truncated

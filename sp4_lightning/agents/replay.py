@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sp4_lightning.errors import CheckpointError
+
 
 class Transitions(NamedTuple):
     """B transitions over up to n steps; also the agent's training batch.
@@ -65,14 +67,23 @@ class Replay:
         return Transitions(*(store.index_select(0, index) for store in self._storage))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The filled part of the ring, by field, and ``next``, the place of the next transition."""
-        state = {"next": torch.tensor(self._next)}
+        """The filled part of the ring by field, its ``capacity``, and the ``next`` transition's place."""
+        state = {"next": torch.tensor(self._next), "capacity": torch.tensor(self.capacity)}
         if self._storage is not None:
             state.update({name: t[: self._size].clone() for name, t in self._storage._asdict().items()})
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore what :meth:`state_dict` returned, from a replay of the same capacity."""
+        """Restore what :meth:`state_dict` returned.
+
+        Raises:
+            CheckpointError: It comes from a replay of another capacity.
+        """
+        if int(state["capacity"]) != self.capacity:
+            raise CheckpointError(
+                f"The saved replay keeps {int(state['capacity'])} transitions, this agent has "
+                f"buffer_size={self.capacity}. Use the same size to continue the run."
+            )
         self._next = int(state["next"])
         self._size = 0
         self._storage = None

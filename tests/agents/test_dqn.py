@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from sp4_lightning.agents import GROUPS, DQNAgent
-from sp4_lightning.errors import ConfigurationError
+from sp4_lightning.errors import CheckpointError, ConfigurationError
 
 
 def weights(agent):
@@ -194,7 +195,7 @@ def test_one_update_depends_on_batch_networks_optimizers_and_generator_only(make
             opt.load_state_dict(copy.deepcopy(state))
         agent.updates = 20
         torch.manual_seed(7)
-        agent.training_step(batch, 0)
+        agent.update(batch)
         return weights(agent)
 
     first = update()
@@ -205,26 +206,20 @@ def test_one_update_depends_on_batch_networks_optimizers_and_generator_only(make
 
 def test_logged_values_reach_the_logger_on_its_own_steps(make_agent, make_trainer, tmp_path):
     logger = CSVLogger(tmp_path)
-    make_trainer(logger=logger, log_every_n_steps=10, limit_val_batches=1).fit(
-        make_agent(learning_starts=400)
-    )
+    make_trainer(logger=logger, log_every_n_steps=10, limit_val_batches=1).fit(make_agent(learning_starts=400))
     with open(Path(logger.log_dir) / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
     trained = [row for row in rows if row["loss/dqn"]]
     assert [row["step"] for row in trained] == ["9", "19"]
     expected = {f"loss/{name}" for name in ("dqn", "iqn", "iql_high", "iql_low", "curiosity")}
-    assert expected | {"train/epsilon", "train/env_steps", "train/return"} <= {
-        k for k, v in trained[-1].items() if v
-    }
+    assert expected | {"train/epsilon", "train/env_steps", "train/return"} <= {k for k, v in trained[-1].items() if v}
     assert sum(bool(row["eval/return"]) for row in rows) == 1
 
 
 @pytest.mark.parametrize("mode", [{"fast_dev_run": True}, {"barebones": True}, {"limit_train_batches": 3}])
 def test_trainer_modes(make_agent, tmp_path, mode):
     agent = make_agent()
-    Trainer(
-        accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, enable_progress_bar=False, **mode
-    ).fit(agent)
+    Trainer(accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, enable_progress_bar=False, **mode).fit(agent)
     assert agent.updates == {"fast_dev_run": 1, "barebones": 20, "limit_train_batches": 3}[next(iter(mode))]
 
 
@@ -238,9 +233,7 @@ def test_a_finished_agent_does_not_train_on(make_agent, make_trainer):
 
 
 def test_settings_that_leave_nothing_to_learn_are_refused():
-    with pytest.raises(
-        ConfigurationError, match="total_steps=500 leaves nothing to learn after learning_starts=1000"
-    ):
+    with pytest.raises(ConfigurationError, match="total_steps=500 must exceed learning_starts=1000"):
         DQNAgent(total_steps=500)
 
 
@@ -261,3 +254,50 @@ def test_from_yaml(make_trainer, tmp_path):
     )
     assert cli.model.hparams["learning_rate"] == 3e-4
     assert list(cli.model.learner.groups()) == ["dqn_trunk", "dqn_value", "dqn_branches", "iqn", "curiosity"]
+
+
+class ActsOnNewestNetworks(Callback):
+    """Checks that the batch at hand was drawn after the previous update, not before it."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        assert pl_module.experience.batches == pl_module.updates + 1
+
+
+def test_batches_are_not_fetched_ahead(make_agent, make_trainer):
+    agent = make_agent()
+    make_trainer(max_epochs=2, limit_train_batches=15, callbacks=[ActsOnNewestNetworks()]).fit(agent)
+    assert agent.experience.batches == agent.updates == 30  # none was drawn in vain
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])
+def test_precisions(make_agent, make_trainer, precision):
+    agent = make_agent(cvar=0.5)
+    trainer = make_trainer(precision=precision, limit_val_batches=1)
+    trainer.fit(agent)
+    assert agent.updates == 20
+    assert all(value.isfinite().all() for value in weights(agent).values())
+    assert agent.learner.curiosity.w1.stride() == (128, 2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [({"num_envs": 4}, "of 8 environments, this agent has num_envs=4"), ({"buffer_size": 9}, "buffer_size=9")],
+)
+def test_a_run_that_does_not_fit_its_checkpoint_is_refused(make_agent, make_trainer, tmp_path, changed, text):
+    trainer = make_trainer()
+    trainer.fit(make_agent())
+    trainer.save_checkpoint(tmp_path / "agent.ckpt")
+    with pytest.raises(CheckpointError, match=text):
+        make_trainer(max_epochs=2).fit(make_agent(**changed), ckpt_path=tmp_path / "agent.ckpt")
+
+
+def test_a_run_resumed_in_the_middle_of_an_epoch_is_bit_identical(make_agent, make_trainer, tmp_path):
+    straight = make_agent()
+    make_trainer(max_epochs=2).fit(straight)
+    # Lightning counts the steps of all six optimizers: 72 are 12 updates.
+    saver = ModelCheckpoint(tmp_path, filename="middle", every_n_train_steps=72, save_top_k=-1)
+    make_trainer(max_epochs=1, enable_checkpointing=True, callbacks=[saver]).fit(make_agent())
+    resumed = make_agent()
+    make_trainer(max_epochs=2).fit(resumed, ckpt_path=tmp_path / "middle.ckpt")
+    assert resumed.updates == straight.updates == 40
+    assert_same(weights(resumed), weights(straight))

@@ -139,9 +139,7 @@ def test_bonus_is_added_to_the_reward_and_nothing_else(learner):
     assert (bonus > 0).all()
     torch.manual_seed(1)
     paid = learner.losses(batch._replace(reward=batch.reward + 0.5 * bonus), bonus=0.0)
-    assert {name: loss.item() for name, loss in with_bonus.items()} == {
-        n: loss.item() for n, loss in paid.items()
-    }
+    assert {name: loss.item() for name, loss in with_bonus.items()} == {n: loss.item() for n, loss in paid.items()}
     assert torch.equal(batch.reward, kept)
 
 

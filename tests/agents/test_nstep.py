@@ -98,9 +98,7 @@ def test_vectorised_returns_equal_the_definition(environment, options, steps):
         expected = list(by_definition(play_alone(environment, options, i, actions[:, i, 0]), steps, length))
         assert len(found[i]) == len(expected) > 0
         for got, want in zip(found[i], expected, strict=True):
-            for name, g, w in zip(
-                ("history", "action", "reward", "discount", "next", "one"), got, want, strict=True
-            ):
+            for name, g, w in zip(("history", "action", "reward", "discount", "next", "one"), got, want, strict=True):
                 np.testing.assert_allclose(g.squeeze().numpy(), np.float32(w), rtol=1e-5, err_msg=name)
 
 
@@ -117,9 +115,7 @@ def test_mixed_endings_really_occur():
 def test_a_terminated_step_at_the_time_limit_does_not_bootstrap():
     returns = NStepReturns(1, 3, 0.5)
     observation = torch.zeros(1, 1, 2)
-    both = Step(
-        torch.zeros(1, 2), torch.ones(1), torch.tensor([True]), torch.tensor([True]), torch.zeros(1, 2)
-    )
+    both = Step(torch.zeros(1, 2), torch.ones(1), torch.tensor([True]), torch.tensor([True]), torch.zeros(1, 2))
     out = returns.push(observation, torch.zeros(1, 1, dtype=torch.int64), both, observation)
     assert out.discount.tolist() == [0.0]
     assert out.reward.tolist() == [1.0]
@@ -128,9 +124,7 @@ def test_a_terminated_step_at_the_time_limit_does_not_bootstrap():
 def test_state_continues_in_the_middle_of_an_episode():
     def step(k):
         ends = torch.tensor([k == 6, False])
-        return Step(
-            torch.full((2, 1), float(k)), torch.tensor([1.0, k]), ends, ends & False, torch.zeros(2, 1)
-        )
+        return Step(torch.full((2, 1), float(k)), torch.tensor([1.0, k]), ends, ends & False, torch.zeros(2, 1))
 
     def push(returns, k):
         x = torch.full((2, 1, 1), float(k))
