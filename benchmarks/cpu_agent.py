@@ -123,7 +123,11 @@ def main() -> None:
                 }
             )
             print(json.dumps(rows[-1]), flush=True)
-    machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "torch": torch.__version__}
+    machine = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+    }
     if options.out:
         options.out.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
 

@@ -21,6 +21,11 @@ def namespace(vector: Array) -> Any:
     return np if isinstance(vector, np.ndarray) else torch
 
 
+def namespace_on(device: torch.device) -> Any:
+    """The module whose functions work on the vectors of a device."""
+    return np if device.type == "cpu" else torch
+
+
 def view(tensor: Tensor) -> Array:
     """The vector that shares a tensor's memory."""
     return tensor.detach().numpy() if tensor.device.type == "cpu" else tensor

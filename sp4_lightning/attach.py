@@ -29,6 +29,8 @@ class Attachment:
             optimizer.register_step_post_hook(self._after),
             optimizer.register_load_state_dict_post_hook(self._loaded),
         ]
+        # Ahead of the user's hooks, which may edit parameters: the bounds are of what the update has left.
+        optimizer._optimizer_step_post_hooks.move_to_end(self._handles[1].id, last=False)  # type: ignore[attr-defined]
 
     def detach(self) -> None:
         """Remove the hooks."""
@@ -37,6 +39,7 @@ class Attachment:
         self._handles.clear()
 
     def _before(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+        self.engine.start()
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
             self.engine.before()

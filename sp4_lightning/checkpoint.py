@@ -18,7 +18,7 @@ def save_engine(engine: Engine) -> dict[str, Any]:
         "groups": engine.groups,
         "calls": engine.calls,
         "tally": engine.tally.cpu().clone(),
-        "tensors": engine.state.state_dict(engine.held.names),
+        "tensors": engine.state.state_dict(engine.held.keys),
     }
 
 
@@ -39,7 +39,7 @@ def check_engine(engine: Engine, saved: dict[str, Any]) -> None:
             f"The checkpoint's bounds for {engine.name} are of the groups {saved['groups']}, but it now trains "
             f"{engine.groups}. Resume with the same groups, {mend}."
         )
-    engine.state.check(saved["tensors"], engine.held.names, engine.name)
+    engine.state.check(saved["tensors"], engine.held.keys, engine.name)
 
 
 def load_engine(engine: Engine, saved: dict[str, Any]) -> None:
@@ -49,7 +49,8 @@ def load_engine(engine: Engine, saved: dict[str, Any]) -> None:
         CheckpointError: It does not fit; nothing has been written.
     """
     check_engine(engine, saved)
-    engine.state.load_state_dict(saved["tensors"], engine.held.names)
+    engine.state.load_state_dict(saved["tensors"], engine.held.keys)
     engine.tally.copy_(saved["tally"])
     engine.calls = saved["calls"]
-    engine.accept_state(moments_known=engine.calls > 0)
+    # The parameters that were restored with this state are the ones its bounds are about.
+    engine.accept_state(parameters=True)

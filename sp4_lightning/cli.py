@@ -15,11 +15,10 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger
 
-from sp4_lightning.errors import ConfigurationError
-from sp4_lightning.naming import did_you_mean
-
 from sp4_lightning.agents import DQNAgent
 from sp4_lightning.callback import SP4Callback
+from sp4_lightning.errors import ConfigurationError
+from sp4_lightning.naming import did_you_mean
 from sp4_lightning.tables import console, result_table
 
 

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Collection, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -30,7 +31,7 @@ from sp4_lightning.table import BoundsTable
 class Engine:
     """Protects the tensors of one optimizer.
 
-    :meth:`before` runs between the gradients and the update, :meth:`after` behind the update;
+    :meth:`start` opens a step, :meth:`before` runs between the gradients and the update, :meth:`after` behind it;
     :class:`~sp4_lightning.attach.Attachment` calls them from the optimizer's step hooks.
 
     Args:
@@ -89,7 +90,7 @@ class Engine:
         self._pending: Step | None = None
         self.join(switch, table)
         self.state.ratio_sq[...] = self._constants().ratio_start
-        self.accept_state(moments_known=False)
+        self.accept_state(parameters=True)
 
     @property
     def steps(self) -> Tensor:
@@ -132,10 +133,13 @@ class Engine:
         """What the optimizer does with one of its tensors."""
         return self._hyper.dynamics[self.held.torch_group[tensor]]
 
+    def start(self) -> None:
+        """Before anything else in a step: what an interrupted one has left undone is undone."""
+        self._skipper.end(self.optimizer)
+        self._skipper.start(self.optimizer)
+
     def before(self) -> None:
         """Between the gradients and the update: skip, repair and clamp."""
-        # A step that an exception has interrupted has left its gradients hidden.
-        self._skipper.end(self.optimizer)
         with torch.no_grad():
             step = self._view()
             try:
@@ -203,7 +207,8 @@ class Engine:
         xp, bound, values = namespace(self.state.bound), self.state.bound, view(self.table.values)
         shown = xp.where(self._nothing_seen(), 0.0, bound)
         largest = xp.amax(xp.where(self._members, shown[:, None], 0.0), -1)
-        values[:, self._columns] = xp.where(largest > 0, largest, math.inf)
+        with np.errstate(over="ignore"):  # beyond float32 is +inf, as it should be
+            values[:, self._columns] = xp.where(largest > 0, largest, math.inf)
         self._met = self._sizes * xp.isfinite(bound[GRAD])
 
     def _nothing_seen(self) -> Array:
@@ -241,22 +246,24 @@ class Engine:
         tensors = self._tensors_of(groups)
         self.state.forget(tensors)
         self.state.ratio_sq[tensors] = self._constants().ratio_start[tensors]
-        self.accept_state(moments_known=False)
+        self.accept_state(parameters=False)
 
     def on_optimizer_loaded(self) -> None:
-        """The optimizer has loaded another state: its moments are taken as they are."""
+        """The optimizer has loaded another state: its moments, and the betas that made them, are taken as they are."""
         self.state.bound[EXP_AVG:] = math.inf
-        self._moments_known = False
+        self.state.ratio_sq[...] = self._constants().ratio_start
+        self.accept_state(parameters=False)
 
-    def accept_state(self, moments_known: bool) -> None:
-        """Take :attr:`state`, which has been written from outside, as that of the tensors as they are now.
+    def accept_state(self, parameters: bool) -> None:
+        """Go on from :attr:`state`, which has been written from outside.
 
         Args:
-            moments_known: The moments' bounds in it belong to the optimizer's state; otherwise those of +inf
-                start from it at the next step.
+            parameters: The parameters as they are now belong to it; otherwise edits of them are still to be found.
         """
-        self._written = self.held.versions()
-        self._moments_known = moments_known
+        if parameters:
+            self._written = self.held.versions()
+        # At the next step moments' bounds of +inf start from the optimizer's state.
+        self._moments_known = False
         self._ratio_of: Hyper | None = None
         self._hyper.ratio_moves |= bool((self.state.ratio_sq != self._constants().ratio_start).any())
         self.publish()

@@ -39,6 +39,11 @@ class Held:
         return cls([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows], [r[3] for r in rows])
 
     @property
+    def keys(self) -> list[str]:
+        """Names that are unique, also where two groups call a parameter the same."""
+        return [f"{group}/{name}" for group, name in zip(self.group, self.names, strict=True)]
+
+    @property
     def found(self) -> Found:
         """The parameters, as a list like those of the other quantities."""
         return self.params  # type: ignore[return-value]

@@ -60,7 +60,7 @@ def quantile(counts: Array, q: float, maximum: Array, *, few: int = 32) -> Array
     finite = counts[:, :FINITE_BINS]
     below_or_in = xp.cumsum(finite, 1)
     total = below_or_in[:, -1]
-    rank = xp.clip(xp.ceil(total * q), 1, math.inf)
+    rank = xp.clip(xp.ceil(xp.asarray(total, dtype=xp.float64) * q), 1, math.inf)
     index = xp.clip((below_or_in < rank[:, None]).sum(1), 0, FINITE_BINS - 1)
     row = xp.arange(len(counts))
     inside = finite[row, index]

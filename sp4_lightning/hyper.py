@@ -31,6 +31,8 @@ class Hyper:
     """``[2, T]``: of the gradient and of its square; 0 where there is no recursion."""
     slack: Array
     """``[4, T]``: factor between a bound and the limit that is enforced."""
+    tiny: Array
+    """The smallest normal number of each tensor's type, added to every limit: below it moments stop decaying."""
     consistent: tuple[bool, ...]
     """On the host: exp_avg and exp_avg_sq obey Cauchy-Schwarz."""
     ratio_start: Array
@@ -92,6 +94,7 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
         decay=vector(decays),
         weight=vector(weights),
         slack=vector([[1 + 4 * torch.finfo(dtype).eps for dtype in dtypes], exact, *slacks]),
+        tiny=vector([torch.finfo(dtype).tiny for dtype in dtypes]),
         consistent=has_ratio,
         ratio_start=vector(
             [_ratio_start(d, pair, has) for d, pair, has in zip(dynamics, betas, has_ratio, strict=True)]
@@ -167,6 +170,7 @@ class HyperSource:
         return self._hyper, self._lr
 
     def _learning_rate(self, rates: list[float | Tensor]) -> Array | float:
+        rates = [0.0 if rate is None else rate for rate in rates]
         if not any(isinstance(rate, Tensor) for rate in rates) and len(set(rates)) == 1:
             return float(rates[0])
         each = [torch.as_tensor(rate, dtype=torch.float64).to(self._device).reshape(()) for rate in rates]

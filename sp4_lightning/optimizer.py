@@ -71,7 +71,7 @@ class ClippingOptimizer(Optimizer):
 
         for pattern in settings.off:
             select_groups(pattern, [group.name for group in self.groups], "off")
-        device = base.param_groups[0]["params"][0].device
+        device = next((p.device for group in self.groups for p in group.params.values()), torch.device("cpu"))
         table = BoundsTable([group.name for group in self.groups], device)
         switch = Switch(settings.mode, settings.warmup_steps, device)
         self.engine = Engine(base, self.groups, settings, switch, table)

@@ -7,7 +7,8 @@ multiplying by zero keeps a NaN.
 
 from __future__ import annotations
 
-from typing import Protocol
+import copy
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from sp4_lightning.errors import UnsupportedError
 
 class Skipper(Protocol):
     """How one optimizer's update is skipped."""
+
+    def start(self, optimizer: Optimizer) -> None:
+        """Called at the very start of a step, before its closure."""
 
     def begin(self, optimizer: Optimizer, skip: Array) -> None:
         """Arrange for the coming update not to be executed where the 0-d bool ``skip`` is set."""
@@ -33,8 +37,12 @@ class HideGradients:
     def __init__(self) -> None:
         self._hidden: list[tuple[Tensor, Tensor]] = []
 
+    def start(self, optimizer: Optimizer) -> None:
+        """Nothing to do."""
+
     def begin(self, optimizer: Optimizer, skip: Array) -> None:
         """Hide the gradients if ``skip`` is set; reading it is free on a CPU."""
+        self._hidden.clear()
         if bool(skip):
             for group in optimizer.param_groups:
                 for param in group["params"]:
@@ -43,10 +51,46 @@ class HideGradients:
                         param.grad = None
 
     def end(self, optimizer: Optimizer) -> None:
-        """Put the gradients back."""
+        """Put the gradients back, but never over newer ones: an exception may have ended the step."""
         for param, grad in self._hidden:
-            param.grad = grad
+            if param.grad is None:
+                param.grad = grad
         self._hidden.clear()
+
+
+class PutBack(HideGradients):
+    """For an optimizer that evaluates its closure several times in a step (LBFGS): all of the step is undone.
+
+    Parameters and state are copied at the start of every step, which such an optimizer's step outweighs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._params: list[tuple[Tensor, Tensor]] = []
+        self._state: dict[Tensor, Any] = {}
+        self._skips = False
+
+    def start(self, optimizer: Optimizer) -> None:
+        """Copy parameters and state."""
+        self._params = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
+        self._state = {param: copy.deepcopy(state) for param, state in optimizer.state.items()}
+        self._skips = False
+
+    def begin(self, optimizer: Optimizer, skip: Array) -> None:
+        """Remember that one evaluation was bad; hidden gradients count as zeros, which ends the search."""
+        self._skips |= bool(skip)
+        super().begin(optimizer, skip)
+
+    def end(self, optimizer: Optimizer) -> None:
+        """Put everything back if an evaluation was bad."""
+        super().end(optimizer)
+        if self._skips:
+            with torch.no_grad():
+                for param, before in self._params:
+                    param.copy_(before)
+            optimizer.state.clear()
+            optimizer.state.update(self._state)
+            self._skips = False
 
 
 class FoundInf:
@@ -58,6 +102,9 @@ class FoundInf:
     def __init__(self) -> None:
         self._scalers: Tensor | None = None
         self._begun = False
+
+    def start(self, optimizer: Optimizer) -> None:
+        """Nothing to do."""
 
     def begin(self, optimizer: Optimizer, skip: Array) -> None:
         """Set the flag."""
@@ -83,7 +130,7 @@ def skipper_for(optimizer: Optimizer, device: torch.device) -> Skipper:
         UnsupportedError: Off the CPU, an optimizer that does not honour ``found_inf`` on the device.
     """
     if device.type == "cpu":
-        return HideGradients()
+        return PutBack() if isinstance(optimizer, torch.optim.LBFGS) else HideGradients()
     if all(group.get("fused") for group in optimizer.param_groups):
         return FoundInf()
     raise UnsupportedError(

@@ -55,5 +55,5 @@ class Switch:
 
     def restore(self, phase: int) -> None:
         """Take over a saved phase as far as the mode allows: an observing run that now enforces starts exact."""
-        if self.mode == "enforce" and phase == Phase.LEARNED:
-            self.phase.fill_(int(Phase.LEARNED))
+        if self.mode == "enforce":
+            self.phase.fill_(int(Phase.LEARNED if phase == Phase.LEARNED else Phase.EXACT))

@@ -15,15 +15,12 @@ import torch
 from torch import Tensor
 
 from sp4_lightning import consistency, derived, histogram, tracker
-from sp4_lightning.arrays import Array, namespace, view
+from sp4_lightning.arrays import Array, namespace_on, view
 from sp4_lightning.backends.reading import Reader
 from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, GRAD, PARAM
 from sp4_lightning.settings import BackendName
 from sp4_lightning.step import Step
 from sp4_lightning.switch import Phase
-
-TINY = 1e-300
-"""Far below any float32; lets a magnitude of zero pass a bound of zero in a strict comparison."""
 
 
 class TorchBackend:
@@ -38,18 +35,19 @@ class TorchBackend:
     """Measured with ``benchmarks/cpu_agent.py``: learning on every update would double the cost of a small agent."""
 
     def __init__(self, params: Sequence[Tensor]) -> None:
-        self._xp = namespace(view(params[0]))
+        self._xp = namespace_on(params[0].device)
         self._reader = Reader(params)
 
     def protect(self, step: Step) -> None:
         """Read every tensor once, decide on the skip, mend the moments and parameters, clamp the gradients."""
         xp = self._xp
         step.largest, step.excess, step.counts = self._reader.read(step.tensors, step.ratio_limit_sq, step.learns)
-        limit = step.state.bound * step.hyper.slack
         if step.edited is not None:
-            limit[PARAM] = xp.where(step.edited, math.inf, limit[PARAM])
-        # Strictly below, so that an infinite element is found under a bound of +inf too; TINY lets zero pass zero.
-        within = step.largest < limit + TINY
+            # What somebody else has written is taken as it is, until the next update bounds it again.
+            step.state.bound[PARAM] = xp.where(step.edited, math.inf, step.state.bound[PARAM])
+        limit = step.state.bound * step.hyper.slack + step.hyper.tiny
+        # Strictly below, so that an infinite element is found under a bound of +inf too.
+        within = step.largest < limit
         consistent = step.excess <= 0
         step.clean = step.present is None and _looking_is_free(within) and bool(within.all() and consistent.all())
         if step.clean:
@@ -109,11 +107,12 @@ class TorchBackend:
             grad = grad + hyper.l2 * step.largest[PARAM]
         exp_avg = hyper.decay[0] * bound[EXP_AVG] + hyper.weight[0] * grad
         exp_avg_sq = hyper.decay[1] * bound[EXP_AVG_SQ] + hyper.weight[1] * grad * grad
+        if step.ratio_moves:
+            self._assign(state.ratio_sq, hyper.ratio_decay * state.ratio_sq + hyper.ratio_gain, update)
+            step.reach = hyper.reach(state.ratio_sq)
         self._assign(bound[PARAM], self._reached(step, grad, exp_avg), update)
         self._assign(bound[EXP_AVG], exp_avg, update)
         self._assign(bound[EXP_AVG_SQ], exp_avg_sq, update)
-        if step.ratio_moves:
-            self._assign(state.ratio_sq, hyper.ratio_decay * state.ratio_sq + hyper.ratio_gain, update)
         self._assign(state.counted, state.counted + step.met * (step.phase != Phase.EXACT), update)
         self._assign(state.peak, self._xp.maximum(raw, state.peak), update)
         if step.counts is not None:
