@@ -12,6 +12,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from sp4_lightning.engine import Engine
+from sp4_lightning.errors import ConfigurationError
 
 
 class Attachment:
@@ -19,11 +20,17 @@ class Attachment:
 
     Args:
         engine: The engine; its ``optimizer`` gets the hooks.
+
+    Raises:
+        ConfigurationError: The optimizer has an engine already.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         optimizer = engine.optimizer
+        others = [getattr(hook, "__self__", None) for hook in optimizer._optimizer_step_pre_hooks.values()]
+        if any(isinstance(other, Attachment) for other in others):
+            raise ConfigurationError(f"{engine.name} is protected already: two engines would clamp it twice. Keep one.")
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),

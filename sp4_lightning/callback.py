@@ -31,8 +31,8 @@ class SP4Callback(Callback):
         exclude: Module paths or globs of trainable parameters to leave unprotected.
         off: Group name or glob -> quantities (``param``, ``grad``, ``exp_avg``, ``exp_avg_sq``) to leave alone.
         warmup_steps: Updates that every group that trains must have had before the flip.
-        update_every: Count and learn on every N-th update; skip, repair and clamp act on each. None chooses 1 on CUDA
-            and a measured number on a CPU.
+        update_every: Count and learn on every N-th update; skip, repair and clamp act on each. None chooses a
+            number that was measured.
         learned: How the gradients' bounds are learned.
         max_skip_streak: Warn when an optimizer has skipped this many updates in a row.
         raise_after_skips: Raise when it has skipped this many; None never raises.

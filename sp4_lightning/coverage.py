@@ -65,7 +65,7 @@ def _how(engine: Engine, tensor: int, quantity: Quantity) -> str:
         "exp_avg_sq": dynamics.exp_avg_sq_key is not None,
     }[quantity]
     derivable = {
-        "param": dynamics.bounded_step,
+        "param": engine.step_is_bounded(tensor),
         "grad": True,
         "exp_avg": dynamics.exp_avg is not None,
         "exp_avg_sq": dynamics.exp_avg_sq is not None,

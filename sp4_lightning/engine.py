@@ -20,6 +20,7 @@ from sp4_lightning.groups import ParamGroup, matching
 from sp4_lightning.held import Held
 from sp4_lightning.hyper import Hyper, HyperSource
 from sp4_lightning.quantities import EXP_AVG, GRAD, QUANTITIES, Quantity
+from sp4_lightning.scaling import Unscaled
 from sp4_lightning.settings import Settings
 from sp4_lightning.skip import skipper_for
 from sp4_lightning.state import TensorState
@@ -80,6 +81,7 @@ class Engine:
         self.calls = 0
 
         self._skipper = skipper_for(optimizer, device)
+        self._unscaled = Unscaled()
         self._parameters = sum(len(group["params"]) for group in optimizer.param_groups)
         self._hyper = HyperSource(optimizer, self.held.torch_group, device)
         self._sizes = view(torch.tensor([param.numel() for param in self.held.params], device=device))
@@ -91,6 +93,10 @@ class Engine:
         self.join(switch, table)
         self.state.ratio_sq[...] = self._constants().ratio_start
         self.accept_state(parameters=True)
+
+    def step_is_bounded(self, tensor: int) -> bool:
+        """Whether one tensor's parameter has an exact bound with the optimizer's options as they are."""
+        return bool(self._constants().reach(self.state.ratio_sq)[tensor] < math.inf)
 
     @property
     def steps(self) -> Tensor:
@@ -135,17 +141,19 @@ class Engine:
 
     def start(self) -> None:
         """Before anything else in a step: what an interrupted one has left undone is undone."""
-        self._skipper.end(self.optimizer)
+        self._undo()
         self._skipper.start(self.optimizer)
 
     def before(self) -> None:
         """Between the gradients and the update: skip, repair and clamp."""
-        with torch.no_grad():
+        # NumPy warns of what IEEE arithmetic does with an infinite bound or a non-finite gradient; all of it is meant.
+        with torch.no_grad(), np.errstate(all="ignore"):
+            self._unscaled.begin(self.optimizer)
             step = self._view()
             try:
                 self.backend.protect(step)
-            except RuntimeError:
-                self.held.refuse_sparse(step.tensors[1])
+            except (RuntimeError, TypeError):
+                self.held.refuse_sparse(step.tensors[GRAD])
                 raise
         self._moments_known = True
         skip = step.skip & (step.phase > Phase.OBSERVE)
@@ -160,16 +168,21 @@ class Engine:
         Raises:
             SkipStreakError: On a CPU, the streak of skips has reached ``raise_after_skips``.
         """
-        self._skipper.end(self.optimizer)
+        self._undo()
         step, self._pending = self._pending, None
         if step is None:  # the optimizer did not call its closure
             return
-        self.backend.learn(step)
+        with np.errstate(all="ignore"):
+            self.backend.learn(step)
+            if step.learns:
+                self.publish()
         self._written = self.held.versions()
         self.calls += 1
         self._count(step)
-        if step.learns:
-            self.publish()
+
+    def _undo(self) -> None:
+        self._skipper.end(self.optimizer)
+        self._unscaled.end(self.optimizer)
 
     def _count(self, step: Step) -> None:
         tally, skipped = self._tally, step.skip & (step.phase > Phase.OBSERVE)
@@ -207,8 +220,7 @@ class Engine:
         xp, bound, values = namespace(self.state.bound), self.state.bound, view(self.table.values)
         shown = xp.where(self._nothing_seen(), 0.0, bound)
         largest = xp.amax(xp.where(self._members, shown[:, None], 0.0), -1)
-        with np.errstate(over="ignore"):  # beyond float32 is +inf, as it should be
-            values[:, self._columns] = xp.where(largest > 0, largest, math.inf)
+        values[:, self._columns] = xp.where(largest > 0, largest, math.inf)
         self._met = self._sizes * xp.isfinite(bound[GRAD])
 
     def _nothing_seen(self) -> Array:

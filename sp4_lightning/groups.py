@@ -61,7 +61,7 @@ def groups_of_optimizers(optimizers: Sequence[Optimizer], module: nn.Module | No
             elif own is None and len(opt.param_groups) == 1:
                 name = opt_name
             else:
-                name = f"{opt_name}/{own if own is not None else f'pg{i}'}"
+                name = f"{opt_name}/{own if own is not None else f'pg{i + 1}'}"
             params = {
                 known.get(id(param), f"{name}[{k}]"): param
                 for k, param in enumerate(torch_group["params"])
@@ -106,7 +106,23 @@ def groups_of_patterns(
                 f"optional names {name!r}, which is not one of the groups.{did_you_mean(name, patterns)} "
                 f"Groups are {shorten(patterns, 12)}."
             )
-    groups = [ParamGroup(name, _matches(module, name, wanted, name in optional)) for name, wanted in patterns.items()]
+    groups = [
+        ParamGroup(name, _matches(module, f"Group {name!r}", wanted, name in optional))
+        for name, wanted in patterns.items()
+    ]
+    check_disjoint(groups)
+    return groups
+
+
+def check_disjoint(groups: Sequence[ParamGroup]) -> None:
+    """Make sure that no name and no parameter occurs twice.
+
+    Raises:
+        ConfigurationError: One does.
+    """
+    for name, count in Counter(group.name for group in groups).items():
+        if count > 1:
+            raise ConfigurationError(f"{count} groups are called {name!r}. Give each a name of its own.")
     owner: dict[int, tuple[str, str]] = {}
     for group in groups:
         for param_name, param in group.params.items():
@@ -117,20 +133,20 @@ def groups_of_patterns(
                     f"{group.name!r}. Narrow one of their patterns."
                 )
             owner[id(param)] = (group.name, param_name)
-    return groups
 
 
-def _matches(module: nn.Module, name: str, wanted: Patterns, optional: bool) -> dict[str, Tensor]:
-    """The trainable parameters that any of a group's patterns name."""
+def _matches(module: nn.Module, what: str, wanted: Patterns, optional: bool) -> dict[str, Tensor]:
+    """The trainable parameters that any of the patterns name; ``what`` they are for, for the error."""
     named = dict(module.named_parameters())
     found: dict[str, Tensor] = {}
     for pattern in [wanted] if isinstance(wanted, str) else wanted:
         hits = [n for n in named if n == pattern or n.startswith(f"{pattern}.") or fnmatch.fnmatchcase(n, pattern)]
         if not hits and not optional:
             paths = [path for path, _ in module.named_modules() if path] + list(named)
+            mend = "Remove the pattern." if what == "exclude" else "Add the group to `optional` if it may be absent."
             raise ConfigurationError(
-                f"Group {name!r}: {pattern!r} matches no module or parameter of {type(module).__name__}."
-                f"{did_you_mean(pattern, paths)} Add the group to `optional` if it may be absent."
+                f"{what}: {pattern!r} matches no module or parameter of {type(module).__name__}."
+                f"{did_you_mean(pattern, paths)} {mend}"
             )
         found.update({n: named[n] for n in hits if named[n].requires_grad})
     return found

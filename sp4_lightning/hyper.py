@@ -156,7 +156,7 @@ class HyperSource:
             dtypes: Per tensor, what its moments are stored in.
         """
         options = [group[key] for group in param_groups for key in group if key not in _NOT_OPTIONS]
-        if options != self._options:
+        if not self.dynamics or options != self._options:
             before, self.dynamics = self.dynamics, [self._dynamics_of(group) for group in param_groups]
             self.ratio_moves |= bool(before) and _betas(self.dynamics) != _betas(before)
             self._options, self._hyper = options, None

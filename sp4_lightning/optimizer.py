@@ -14,7 +14,7 @@ from sp4_lightning.attach import Attachment
 from sp4_lightning.checkpoint import check_engine, load_engine, save_engine
 from sp4_lightning.engine import Engine
 from sp4_lightning.errors import ConfigurationError
-from sp4_lightning.groups import ParamGroup, groups_of_optimizers, select_groups
+from sp4_lightning.groups import ParamGroup, check_disjoint, groups_of_optimizers, select_groups
 from sp4_lightning.settings import Settings
 from sp4_lightning.switch import Switch
 from sp4_lightning.table import BoundsTable
@@ -69,6 +69,7 @@ class ClippingOptimizer(Optimizer):
         self._optimizer_load_state_dict_post_hooks = OrderedDict()
         self._patch_step_function()
 
+        check_disjoint(self.groups)
         for pattern in settings.off:
             select_groups(pattern, [group.name for group in self.groups], "off")
         device = next((p.device for group in self.groups for p in group.params.values()), torch.device("cpu"))
@@ -108,8 +109,13 @@ class ClippingOptimizer(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The base's state with the engine's under ``"sp4"``."""
+        for pre_hook in self._optimizer_state_dict_pre_hooks.values():
+            pre_hook(self)
         engine = {**save_engine(self.engine), "phase": int(self.engine.switch.phase)}
-        return {**self.base.state_dict(), "sp4": engine}
+        saved: dict[str, Any] = {**self.base.state_dict(), "sp4": engine}
+        for post_hook in self._optimizer_state_dict_post_hooks.values():
+            saved = post_hook(self, saved) or saved
+        return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the base's state and, where there is one, the engine's.
@@ -117,6 +123,8 @@ class ClippingOptimizer(Optimizer):
         Raises:
             CheckpointError: The engine's state does not fit; nothing has been loaded.
         """
+        for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = pre_hook(self, state_dict) or state_dict
         saved = state_dict.get("sp4")
         if saved is not None:
             check_engine(self.engine, saved)
@@ -124,6 +132,8 @@ class ClippingOptimizer(Optimizer):
         if saved is not None:
             load_engine(self.engine, saved)
             self.engine.switch.restore(saved["phase"])
+        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
+            post_hook(self)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:

@@ -65,8 +65,8 @@ class Settings:
     warmup_steps: int = 500
     """Executed updates every trained group must have before the learned bounds are applied."""
     update_every: int | None = None
-    """Count and learn on every N-th update (skip, repair and clamp act on every update). ``None`` chooses 1
-    on CUDA and 4 on a CPU."""
+    """Count and learn on every N-th update once a tensor could be armed (skip, repair and clamp act on every update).
+    ``None`` chooses 8 on a CPU."""
     off: Mapping[str, Sequence[Quantity]] = field(default_factory=dict)
     """Group name or glob -> quantities that are left alone."""
     max_skip_streak: int = 20
@@ -81,6 +81,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.mode not in ("observe", "enforce"):
             raise ConfigurationError(f"mode must be 'observe' or 'enforce', got {self.mode!r}.")
+        if self.backend not in (None, "torch", "cuda"):
+            raise ConfigurationError(f"backend must be 'torch', 'cuda' or None, got {self.backend!r}.")
         _require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         _require(self.update_every is None or self.update_every >= 1, "update_every", self.update_every, "1 or more")
         _require(self.max_skip_streak >= 1, "max_skip_streak", self.max_skip_streak, "1 or more")

@@ -32,6 +32,9 @@ def test_a_wheel_holds_the_kernels_the_types_and_the_licence(wheel):
 def test_kernels_are_found_in_a_wheel_and_in_a_checkout(wheel, tmp_path):
     assert kernel_directory() == ROOT / "kernels"
     zipfile.ZipFile(wheel).extractall(tmp_path)
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from sp4_lightning.sources import *; print(kernel_directory())"
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from sp4_lightning.sources import kernel_directory; print(kernel_directory())"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert Path(run.stdout.strip()) == tmp_path / "sp4_lightning" / "kernels"

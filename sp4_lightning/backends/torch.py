@@ -128,7 +128,9 @@ class TorchBackend:
         """The largest magnitude that an update can leave in a parameter; +inf where that has no bound."""
         hyper, most = step.hyper, step.reach
         if hyper.linear_step:
-            most = most + hyper.step_exp_avg * exp_avg + hyper.step_grad * grad
+            # Where there is no exp_avg its bound is +inf, which 0 does not cancel.
+            most = most + self._xp.where(hyper.step_exp_avg > 0, hyper.step_exp_avg * exp_avg, 0.0)
+            most = most + hyper.step_grad * grad
         start = step.largest[PARAM] * hyper.slack[PARAM]
         if hyper.weight_decay is not None:
             start = start * self._xp.clip(abs(1 - step.lr * hyper.weight_decay), 1.0, None)

@@ -22,7 +22,7 @@ def keys(*groups):
 
 def test_csv_and_tensorboard_get_the_same_rows_on_lightnings_own_steps(tmp_path):
     loggers = [CSVLogger(tmp_path, name="csv"), TensorBoardLogger(tmp_path, name="tb")]
-    _, run = fit(Manual, SP4Callback(tables=False), logger=loggers, log_every_n_steps=10)
+    fit(Manual, SP4Callback(tables=False), logger=loggers, log_every_n_steps=10)
 
     with open(f"{loggers[0].log_dir}/metrics.csv") as file:
         rows = [row for row in csv.DictReader(file) if row["sp4/phase"]]
@@ -53,7 +53,9 @@ def test_the_docstring_lists_every_key():
 def test_early_stopping_and_checkpoints_can_monitor_a_key(tmp_path):
     stop = EarlyStopping("sp4/phase", stopping_threshold=0.5, mode="max", check_on_train_epoch_end=True)
     best = ModelCheckpoint(tmp_path, monitor="sp4/skipped_steps", save_on_train_epoch_end=True)
-    _, run = fit(Manual, SP4Callback(tables=False), stop, best, log_every_n_steps=5, enable_checkpointing=True, max_epochs=9)
+    _, run = fit(
+        Manual, SP4Callback(tables=False), stop, best, log_every_n_steps=5, enable_checkpointing=True, max_epochs=9
+    )
     assert run.current_epoch == 1
     assert best.best_model_path
 

@@ -38,7 +38,7 @@ def test_validation_alone_needs_no_optimizer():
 
 def test_other_callbacks_keep_working(tmp_path):
     monitor = LearningRateMonitor()
-    module, run = fit(
+    _, run = fit(
         Automatic,
         SP4Callback(tables=False, warmup_steps=66, update_every=1),
         StochasticWeightAveraging(1e-3, swa_epoch_start=3),
@@ -69,7 +69,7 @@ def test_a_clipping_optimizer_is_adopted_with_its_own_settings():
 def test_two_callbacks_are_refused():
     run = trainer(SP4Callback())
     run.callbacks.append(SP4Callback())
-    with pytest.raises(ConfigurationError, match="two SP4Callbacks. Keep one"):
+    with pytest.raises(ConfigurationError, match=r"two SP4Callbacks\. Keep one"):
         run.fit(Automatic(), data())
 
 

@@ -109,7 +109,7 @@ def test_a_head_that_never_trains_does_not_block_the_flip_and_one_trained_late_i
         def optimizers(self):
             return super().optimizers()[:2]
 
-    module, run = fit(Late, SP4Callback(**QUICK), max_epochs=6)
+    _, run = fit(Late, SP4Callback(**QUICK), max_epochs=6)
     protection = run.callbacks[0].protection
     report = protection.report()
     observed = {group: count for o in report.optimizers for group, count in o.observed.items()}

@@ -1,0 +1,136 @@
+"""What devices other than a CPU run, run on a CPU: torch tensors for the vectors, and select in place of looking."""
+
+import math
+import sys
+
+import pytest
+import torch
+from torch import nn, optim
+
+from sp4_lightning import Protection, Settings, arrays
+from sp4_lightning import engine as engine_module
+from sp4_lightning.backends import reading
+from sp4_lightning.step import Step
+from tests.core.making import OPTIMIZERS, QUICK, gradients, learned_state, parameters, protect, same, snapshot
+
+SHAPES = ((5, 3), (7,), (), (40,))
+COUNTERS = ("clamped", "counted", "repaired")
+
+
+@pytest.fixture
+def as_on_a_device(monkeypatch):
+    """From its call on, engines work as on a device: NumPy is not used, and the phase is a tensor."""
+
+    def force():
+        for name, module in list(sys.modules.items()):
+            if name.startswith("sp4_lightning") and getattr(module, "view", None) is numpy_view:
+                monkeypatch.setattr(module, "view", lambda tensor: tensor.detach())
+
+        def maxima(block, values, starts, rows):
+            return torch.stack(torch._foreach_max(torch.split(values, block._sizes * rows)))
+
+        monkeypatch.setattr(reading.Block, "_maxima", maxima)
+        monkeypatch.setattr(
+            engine_module, "Step", lambda **fields: Step(**{**fields, "phase": torch.as_tensor(fields["phase"])})
+        )
+
+    numpy_view = arrays.view
+    return force
+
+
+def eventful(make, **options):
+    params = parameters(*SHAPES)
+    wrapper = protect(make(params), **{"learned": QUICK, "warmup_steps": 10, **options})
+    for step in range(45):
+        gradients(params, step)
+        if step in (5, 18):  # before and after the flip; finite elements of a skipped step beyond their bound
+            params[0].grad[0, 0], params[3].grad[1] = math.nan, 1e9
+        if step == 20:
+            params[3].grad[0] = 1e6
+        if step == 25:
+            params[0].data[1, 1], params[1].data[2] = 1e6, math.nan
+        if step == 28:
+            for entry in (wrapper.state.get(p, {}) for p in params[:2]):
+                for key, value in (("exp_avg", 1e8), ("exp_avg_sq", -1.0), ("momentum_buffer", math.inf)):
+                    if isinstance(entry.get(key), torch.Tensor):
+                        entry[key].data[0] = value
+        if step in (30, 31):
+            params[2].grad = None
+        if step == 35:
+            params[1].grad[0] = math.inf
+        wrapper.step()
+    return wrapper
+
+
+def assert_equal_lives(one, two):
+    assert same(snapshot(one.base), snapshot(two.base))
+    a, b = learned_state(one), learned_state(two)
+    for key in ("bound", "level", "recent", "ratio_sq"):
+        torch.testing.assert_close(a[key], b[key], rtol=1e-12, atol=0)
+    assert a["seen"].equal(b["seen"])
+    for key in COUNTERS:
+        counts = [torch.as_tensor(getattr(w.engine.state, key)).tolist() for w in (one, two)]
+        assert counts[0] == counts[1], key
+    assert one.engine.tally.equal(two.engine.tally)
+    torch.testing.assert_close(one.engine.table.values, two.engine.table.values)
+
+
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_whole_life_is_the_same(as_on_a_device, name, mode):
+    looked = eventful(OPTIMIZERS[name], mode=mode)
+    as_on_a_device()
+    selected = eventful(OPTIMIZERS[name], mode=mode)
+    assert isinstance(selected.engine.state.bound, torch.Tensor)
+    assert_equal_lives(looked, selected)
+
+
+@pytest.mark.parametrize("off", [["grad"], ["param"], ["exp_avg", "exp_avg_sq"], ["param", "exp_avg", "exp_avg_sq"]])
+def test_what_is_switched_off_stays_off(as_on_a_device, off):
+    options = {"off": {"*": off}}
+    looked = eventful(OPTIMIZERS["Adam"], **options)
+    as_on_a_device()
+    assert_equal_lives(looked, eventful(OPTIMIZERS["Adam"], **options))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions(as_on_a_device, dtype):
+    def life():
+        params = parameters((5, 3), (40,), dtype=dtype)
+        wrapper = protect(optim.Adam(params), learned=QUICK, warmup_steps=10)
+        for step in range(30):
+            gradients(params, step)
+            if step == 25:
+                params[0].data[0, 0], params[1].grad[3] = 1e6, 1e6
+            wrapper.step()
+        return wrapper
+
+    looked = life()
+    as_on_a_device()
+    assert_equal_lives(looked, life())
+
+
+def test_a_protection_and_its_report(as_on_a_device):
+    def life():
+        net = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(2, 2)})
+        for i, param in enumerate(net.parameters()):
+            param.data.fill_(0.1 * i)
+        optimizers = [optim.Adam(net["a"].parameters()), optim.SGD(net["b"].parameters(), 0.1)]
+        protection = Protection(optimizers, net, settings=Settings(learned=QUICK, warmup_steps=10, update_every=1))
+        for step in range(30):
+            gradients(list(net.parameters()), step, scale=1e5 if step == 25 else 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+            protection.advance()
+        protection.notify_scale_change(2.0)
+        protection.reset(["SGD"])
+        return protection
+
+    looked = life()
+    report, saved = looked.report(), looked.state_dict()
+    as_on_a_device()
+    selected = life()
+    assert selected.report() == report
+    assert same(selected.state_dict(), saved)
+    selected.load_state_dict(saved)
+    assert same(selected.state_dict(), saved)
