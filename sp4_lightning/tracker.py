@@ -12,8 +12,8 @@ or never recovers from a change of scale (ZClip, arXiv 2504.02507). A rank canno
 25 times, so a spike of any size, and a burst of up to 24, leave the bound where it was. What comes back again and again
 is believed: a change of scale by 100 is followed in 61 updates, and a burst that returns with every copy into a target
 network (a hundredfold for some 30 of every 250 updates in the agent's value heads) is part of the level. A level that
-follows the typical gradient instead, with headroom from its mean deviation, clamped 1.2% of the updates of such a head
-on clean runs; this one clamps below 0.1% (``benchmarks/results/clean_share.json``).
+follows the typical gradient instead, with headroom from its mean deviation, would clamp up to 1.5% of the updates of
+such a head on clean runs; this one 0.03% at most (``benchmarks/results/clean_share.json``).
 """
 
 from __future__ import annotations
