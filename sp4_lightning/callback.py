@@ -15,6 +15,7 @@ from sp4_lightning.protection import Protection
 from sp4_lightning.quantities import Quantity
 from sp4_lightning.report import Report, metrics
 from sp4_lightning.settings import BackendName, LearnedBound, Mode, Settings
+from sp4_lightning.streak import check_streak
 from sp4_lightning.switch import Phase
 from sp4_lightning.tables import console, coverage_table, summary_table
 
@@ -143,7 +144,7 @@ class SP4Callback(Callback):
         log_scalars(trainer, metrics(report, self._logged))
         self._logged, self._logged_step = report, log_step(trainer)
         for engine, optimizer in zip(protection.engines, report.optimizers, strict=True):
-            engine.check_streak(optimizer.streak)
+            check_streak(engine.name, optimizer.streak, engine.settings)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the summary."""

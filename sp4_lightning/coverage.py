@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ def coverage_of(groups: Sequence[ParamGroup], engines: Sequence[Engine]) -> list
 
 
 def _how(engine: Engine, tensor: int, quantity: Quantity) -> str:
-    dynamics = engine.dynamics_of_tensor(tensor)
+    dynamics = engine.viewer.dynamics_of(tensor)
     exists = {
         "param": True,
         "grad": True,
@@ -65,7 +66,7 @@ def _how(engine: Engine, tensor: int, quantity: Quantity) -> str:
         "exp_avg_sq": dynamics.exp_avg_sq_key is not None,
     }[quantity]
     derivable = {
-        "param": engine.step_is_bounded(tensor),
+        "param": engine.viewer.constants().reach(engine.state.ratio_sq)[tensor] < math.inf,
         "grad": True,
         "exp_avg": dynamics.exp_avg is not None,
         "exp_avg_sq": dynamics.exp_avg_sq is not None,
