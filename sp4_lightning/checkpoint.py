@@ -11,12 +11,16 @@ VERSION = 1
 """Of the saved layout; raised whenever it changes."""
 
 
+_ENTRIES = ("groups", "calls", "phase", "tally", "tensors")
+
+
 def save_engine(engine: Engine) -> dict[str, Any]:
     """An engine's state as tensors and plain types, keyed by names."""
     return {
         "version": VERSION,
         "groups": engine.groups,
         "calls": engine.calls,
+        "phase": int(engine.switch.phase),
         "tally": engine.tally.cpu().clone(),
         "tensors": engine.state.state_dict(engine.held.keys),
     }
@@ -34,16 +38,27 @@ def check_engine(engine: Engine, saved: dict[str, Any]) -> None:
             f"The checkpoint's bounds for {engine.name} have state version {saved.get('version')!r}; this release "
             f"reads version {VERSION}. Resume with the release that wrote it, {mend}."
         )
+    missing = [entry for entry in _ENTRIES if entry not in saved]
+    if missing:
+        raise CheckpointError(
+            f"The checkpoint's bounds for {engine.name} lack {', '.join(missing)}: they are damaged. Repair them, "
+            f"{mend}."
+        )
     if saved["groups"] != engine.groups:
         raise CheckpointError(
             f"The checkpoint's bounds for {engine.name} are of the groups {saved['groups']}, but it now trains "
             f"{engine.groups}. Resume with the same groups, {mend}."
         )
+    if saved["tally"].shape != engine.tally.shape or (saved["tally"] < 0).any():
+        raise CheckpointError(
+            f"The checkpoint's tally for {engine.name} should be {len(engine.tally)} counts, got "
+            f"{saved['tally'].tolist()}: it is damaged. Repair it, {mend}."
+        )
     engine.state.check(saved["tensors"], engine.held.keys, engine.name)
 
 
 def load_engine(engine: Engine, saved: dict[str, Any]) -> None:
-    """Take over saved state.
+    """Take over saved state, and its phase as far as the mode allows.
 
     Raises:
         CheckpointError: It does not fit; nothing has been written.
@@ -52,5 +67,6 @@ def load_engine(engine: Engine, saved: dict[str, Any]) -> None:
     engine.state.load_state_dict(saved["tensors"], engine.held.keys)
     engine.tally.copy_(saved["tally"])
     engine.calls = saved["calls"]
+    engine.switch.restore(saved["phase"])
     # The parameters that were restored with this state are the ones its bounds are about.
     engine.accept_state(parameters=True)

@@ -192,7 +192,7 @@ class Engine:
         xp, bound, values = namespace(self.state.bound), self.state.bound, view(self.table.values)
         shown = xp.where(self._rows_of_grad & (self.state.seen == 0), 0.0, bound)
         largest = xp.amax(xp.where(self._members, shown[:, None], 0.0), -1)
-        values[:, self._columns] = xp.where(largest > 0, largest, math.inf)
+        values[:, self._columns] = xp.asarray(xp.where(largest > 0, largest, math.inf), dtype=xp.float32)
         self._met = self._sizes * xp.isfinite(bound[GRAD])
 
     def notify_scale_change(self, factor: float, groups: Collection[str] | None = None) -> None:

@@ -111,8 +111,7 @@ class ClippingOptimizer(Optimizer):
         """The base's state with the engine's under ``"sp4"``."""
         for pre_hook in self._optimizer_state_dict_pre_hooks.values():
             pre_hook(self)
-        engine = {**save_engine(self.engine), "phase": int(self.engine.switch.phase)}
-        saved: dict[str, Any] = {**self.base.state_dict(), "sp4": engine}
+        saved: dict[str, Any] = {**self.base.state_dict(), "sp4": save_engine(self.engine)}
         for post_hook in self._optimizer_state_dict_post_hooks.values():
             saved = post_hook(self, saved) or saved
         return saved
@@ -131,7 +130,6 @@ class ClippingOptimizer(Optimizer):
         self.base.load_state_dict({key: value for key, value in state_dict.items() if key != "sp4"})
         if saved is not None:
             load_engine(self.engine, saved)
-            self.engine.switch.restore(saved["phase"])
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 
@@ -200,13 +198,11 @@ class ClippingOptimizer(Optimizer):
             "groups": self.groups,
             "settings": self.settings,
             "sp4": save_engine(self.engine),
-            "phase": int(self.engine.switch.phase),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._start(state["base"], state["groups"], state["settings"])
         load_engine(self.engine, state["sp4"])
-        self.engine.switch.restore(state["phase"])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base!r})"

@@ -16,6 +16,7 @@ from sp4_lightning.errors import CheckpointError, ConfigurationError, Unsupporte
 from sp4_lightning.groups import (
     ParamGroup,
     Patterns,
+    check_disjoint,
     groups_of_optimizers,
     groups_of_patterns,
     optimizer_names,
@@ -73,6 +74,7 @@ class Protection:
                 raise ConfigurationError("optional is given without groups; only declared groups can be absent.")
         else:
             found = groups_of_patterns(module, groups, optional)
+        check_disjoint(found)
         self.groups = check_groups(found, optimizers, module, exclude)
         present = [group for group in self.groups if group.params]
         for pattern in settings.off:
@@ -86,13 +88,19 @@ class Protection:
         for optimizer, name in zip(optimizers, optimizer_names(optimizers), strict=True):
             self._add(optimizer, name, present, settings)
         if len({engine.device for engine in self.engines}) > 1:
-            self.detach()
             raise UnsupportedError(
                 f"The optimizers' parameters are on {shorten(sorted({str(e.device) for e in self.engines}))}; one run "
                 f"can protect one device."
             )
         # Only now, with every optimizer accepted, is any of them changed.
-        self._attachments = [Attachment(engine) for engine in self.engines if engine not in self._adopted_engines()]
+        adopted = [wrapper.engine for wrapper in self._adopted]
+        try:
+            for engine in self.engines:
+                if engine not in adopted:
+                    self._attachments.append(Attachment(engine))
+        except ConfigurationError:
+            self.detach()
+            raise
         for wrapper in self._adopted:
             wrapper.flips_itself = False
             wrapper.engine.join(self.switch, self.table)
@@ -100,14 +108,17 @@ class Protection:
     def _add(self, optimizer: Optimizer, name: str, groups: Sequence[ParamGroup], settings: Settings) -> None:
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if isinstance(optimizer, ClippingOptimizer):
+            lacking = [group for group in optimizer.engine.groups if group not in self.table.groups]
+            if lacking:
+                raise ConfigurationError(
+                    f"{name} is a ClippingOptimizer whose group {lacking[0]!r} is not among the run's groups. Give the "
+                    f"run no groups, or wrap no optimizer."
+                )
             self._adopted.append(optimizer)
             optimizer.engine.name = name
             self.engines.append(optimizer.engine)
         elif any(id(p) in held for group in groups for p in group.params.values()):
             self.engines.append(Engine(optimizer, groups, settings, self.switch, self.table, name))
-
-    def _adopted_engines(self) -> list[Engine]:
-        return [wrapper.engine for wrapper in self._adopted]
 
     def coverage(self) -> list[GroupCoverage]:
         """What is wired, group by group."""
@@ -155,10 +166,7 @@ class Protection:
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain types, keyed by names; loads with ``weights_only=True``."""
-        return {
-            "phase": int(self.switch.phase),
-            "engines": {engine.name: save_engine(engine) for engine in self.engines},
-        }
+        return {"engines": {engine.name: save_engine(engine) for engine in self.engines}}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Take over saved state, all of it or, after an error, nothing.
@@ -177,7 +185,6 @@ class Protection:
             check_engine(engine, saved["engines"][engine.name])
         for engine in self.engines:
             load_engine(engine, saved["engines"][engine.name])
-        self.switch.restore(saved["phase"])
 
 
 def _declared(optimizers: Sequence[Optimizer], module: nn.Module) -> list[ParamGroup]:

@@ -29,7 +29,7 @@ class Unscaled:
         optimizer.grad_scale = None  # type: ignore[attr-defined]
 
     def end(self, optimizer: Optimizer) -> None:
-        """Put the scaler's attribute back; the scaler removes it itself."""
-        if self._scale is not None:
+        """Put the scaler's attribute back, but never over a newer one; the scaler removes it itself."""
+        if self._scale is not None and getattr(optimizer, "grad_scale", self._scale) is None:
             optimizer.grad_scale = self._scale  # type: ignore[attr-defined]
-            self._scale = None
+        self._scale = None

@@ -101,7 +101,7 @@ class FoundInf:
 
     def __init__(self) -> None:
         self._scalers: Tensor | None = None
-        self._begun = False
+        self._flag: Tensor | None = None
 
     def start(self, optimizer: Optimizer) -> None:
         """Nothing to do."""
@@ -110,17 +110,17 @@ class FoundInf:
         """Set the flag."""
         self._scalers = getattr(optimizer, "found_inf", None)
         flag = torch.as_tensor(skip, dtype=torch.float32)
-        optimizer.found_inf = flag if self._scalers is None else torch.maximum(self._scalers, flag)  # type: ignore[attr-defined]
-        self._begun = True
+        self._flag = flag if self._scalers is None else torch.maximum(self._scalers, flag)
+        optimizer.found_inf = self._flag  # type: ignore[attr-defined]
 
     def end(self, optimizer: Optimizer) -> None:
-        """Remove the flag, or put the scaler's back."""
-        if self._begun:
+        """Remove the flag, or put the scaler's back, but never over a newer one of its."""
+        if self._flag is not None and getattr(optimizer, "found_inf", None) is self._flag:
             if self._scalers is None:
                 del optimizer.found_inf  # type: ignore[attr-defined]
             else:
                 optimizer.found_inf = self._scalers  # type: ignore[attr-defined]
-        self._scalers, self._begun = None, False
+        self._scalers = self._flag = None
 
 
 def skipper_for(optimizer: Optimizer, device: torch.device) -> Skipper:

@@ -98,9 +98,13 @@ class TensorState:
                     f"The checkpoint's {item.name!r} for {where} should have shape {expected}, got {got!r}. Resume "
                     f"with the same settings, {mend}."
                 )
-            if value.isnan().any():  # type: ignore[union-attr]
+            # Logarithms may be negative, nothing else.
+            values = torch.as_tensor(value)
+            wrong = values.isnan() if item.name in ("level", "recent") else ~(values >= 0)
+            if wrong.any():
+                held = "NaN" if values.isnan().any() else "a negative value"
                 raise CheckpointError(
-                    f"The checkpoint's {item.name!r} for {where} holds NaN: it is damaged. Repair it, {mend}."
+                    f"The checkpoint's {item.name!r} for {where} holds {held}: it is damaged. Repair it, {mend}."
                 )
 
     def load_state_dict(self, saved: dict[str, Any], names: Sequence[str]) -> None:

@@ -22,6 +22,9 @@ from sp4_lightning.settings import BackendName
 from sp4_lightning.step import Step
 from sp4_lightning.switch import Phase
 
+HUGE = 1e150
+"""Stands for a gradient without a bound: beyond float32, and its square is still a float64."""
+
 
 class TorchBackend:
     """Plain torch operations, on any device.
@@ -67,7 +70,8 @@ class TorchBackend:
         # A skipped step's gradients are left as they are: no update sees them.
         over[GRAD] &= step.usable & ~step.skip
         # What the update sees, and so what the derived bounds follow.
-        step.acting = xp.where(step.phase == Phase.LEARNED, xp.minimum(raw, limit[GRAD]), raw)
+        learned = xp.asarray(step.phase == Phase.LEARNED)
+        step.acting = xp.where(learned, xp.minimum(raw, limit[GRAD]), raw)
         if not _looking_is_free(over) or over.any():
             self._mend(step, torch.as_tensor(limit), over)
             mended, _, _ = self._reader.read(step.tensors, step.ratio_limit_sq, count=False)
@@ -86,16 +90,16 @@ class TorchBackend:
         repaired, clamped = step.state.repaired, step.state.clamped
         repairs, clamps = step.phase > Phase.OBSERVE, step.phase == Phase.LEARNED
         for i in _marked(over[EXP_AVG]):
-            repaired[i] += _mend_moments(step, i, limit[EXP_AVG, i], limit[EXP_AVG_SQ, i], repairs)
+            repaired[i] += _mend_moments(step, i, limit[:, i], over[EXP_AVG, i], repairs)
         for i in _marked(over[PARAM]):
             param, most = params[i], limit[PARAM, i]
             if param is not None:
                 mended = torch.where(param.isfinite(), param, 0).clamp(-most, most)
-                repaired[i] += _store(param, mended, repairs)
+                repaired[i] += _store(param, mended, over[PARAM, i], repairs)
         for i in _marked(over[GRAD]):
             grad, most = grads[i], limit[GRAD, i]
             if grad is not None:
-                beyond = _store(grad, grad.clamp(-most, most), clamps)
+                beyond = _store(grad, grad.clamp(-most, most), over[GRAD, i], clamps)
                 clamped[i] += beyond * (step.phase != Phase.EXACT)
 
     def learn(self, step: Step) -> None:
@@ -105,6 +109,8 @@ class TorchBackend:
         raw, grad = step.largest[GRAD], step.acting
         if hyper.l2 is not None:
             grad = grad + hyper.l2 * step.largest[PARAM]
+            # An observed NaN parameter makes a gradient of any size.
+            grad = self._xp.where(grad < HUGE, grad, HUGE)
         exp_avg = hyper.decay[0] * bound[EXP_AVG] + hyper.weight[0] * grad
         exp_avg_sq = hyper.decay[1] * bound[EXP_AVG_SQ] + hyper.weight[1] * grad * grad
         if step.ratio_moves:
@@ -149,32 +155,32 @@ def _marked(flags: Array) -> Sequence[int]:
     return flags.nonzero()[0].tolist() if _looking_is_free(flags) else range(len(flags))
 
 
-def _store(tensor: Tensor, mended: Tensor, write: Array) -> Tensor:
-    """Write the mended elements back where ``write`` is set; returns how many differ."""
-    changed = (mended != tensor).sum()
+def _store(tensor: Tensor, mended: Tensor, over: Array, write: Array) -> Tensor:
+    """Mend a tensor that the screen has found (``over``), if at all (``write``); returns how many elements differ."""
+    changed = (mended != tensor).sum() * torch.as_tensor(over)
     if tensor.device.type != "cpu":
-        tensor.copy_(torch.where(write, mended, tensor))
-    elif write:
+        tensor.copy_(torch.where(write & over, mended, tensor))
+    elif write and over:
         tensor.copy_(mended)
     return changed
 
 
-def _mend_moments(step: Step, i: int, first_limit: Tensor, second_limit: Tensor, write: Array) -> Tensor:
+def _mend_moments(step: Step, i: int, limit: Tensor, over: Array, write: Array) -> Tensor:
     """Mend one tensor's moments in this order: dead elements, exp_avg_sq with its pair, ratio, exp_avg."""
     _, _, exp_avg, exp_avg_sq = step.tensors
     m, v = exp_avg[i], exp_avg_sq[i]
-    changed = torch.zeros((), dtype=torch.int64, device=first_limit.device)
-    dead = torch.zeros((), dtype=torch.bool, device=first_limit.device)
+    changed = torch.zeros((), dtype=torch.int64, device=limit.device)
+    dead = torch.zeros((), dtype=torch.bool, device=limit.device)
     if m is not None:
         dead = dead | ~m.isfinite()
     if v is not None:
         dead = dead | ~v.isfinite() | (v < 0)
     new_m = None if m is None else torch.where(dead, 0, m)
     if v is not None:
-        new_m, new_v = derived.cap_pair(new_m, torch.where(dead, 0, v), second_limit)
-        changed = changed + _store(v, new_v, write)
+        new_m, new_v = derived.cap_pair(new_m, torch.where(dead, 0, v), limit[EXP_AVG_SQ])
+        changed = changed + _store(v, new_v, over, write)
         if new_m is not None and step.hyper.consistent[i]:
             new_m = consistency.repair(new_m, new_v, torch.as_tensor(step.ratio_limit_sq[i]).sqrt(), step.hyper.eps[i])
     if m is not None and new_m is not None:
-        changed = changed + _store(m, new_m.clamp(-first_limit, first_limit), write)
+        changed = changed + _store(m, new_m.clamp(-limit[EXP_AVG], limit[EXP_AVG]), over, write)
     return changed

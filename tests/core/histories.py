@@ -32,7 +32,7 @@ def draw_gradient(kind, step, param, rnd, gen):
 
 
 @st.composite
-def histories(draw, steps=st.sampled_from([50, 100]), kinds=KINDS):
+def histories(draw, kinds=KINDS):
     """A function that sets the gradients of a step, and how many steps there are."""
     seed, kind = draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from(kinds))
     faulty, absent = draw(st.sampled_from([0.0, 0.1])), draw(st.sampled_from([0.0, 0.2]))
@@ -46,7 +46,9 @@ def histories(draw, steps=st.sampled_from([50, 100]), kinds=KINDS):
             elif rnd.random() < faulty:
                 param.grad.view(-1)[rnd.randrange(param.numel())] = rnd.choice([math.nan, math.inf, -math.inf])
 
-    return Named(set_gradients, f"{kind!r}, faulty {faulty}, absent {absent}, seed {seed}"), draw(steps)
+    return Named(set_gradients, f"{kind!r}, faulty {faulty}, absent {absent}, seed {seed}"), draw(
+        st.sampled_from([50, 100])
+    )
 
 
 class Named:

@@ -3,6 +3,7 @@
 import copy
 import math
 
+import hypothesis
 import torch
 from torch import nn, optim
 
@@ -38,6 +39,11 @@ FUSED = {
     "AdamW-fused": lambda p: optim.AdamW(p, lr=1e-2, fused=True),
     "SGD-fused": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9, fused=True),
 }
+
+
+def examples(count):
+    """So many Hypothesis examples, and proportionally more under ``--hypothesis-profile=explore``."""
+    return hypothesis.settings(max_examples=count * hypothesis.settings.default.max_examples // 20)
 
 
 def parameters(*shapes, dtype=torch.float32, seed=0):

@@ -24,8 +24,6 @@ from tests.core.making import (
 SHAPES = ((3, 2), (4,), (2,))
 
 
-
-
 PATTERNS = {
     "never": lambda step: [],
     "one, always": lambda step: [1],

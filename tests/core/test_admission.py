@@ -51,16 +51,16 @@ def test_a_sparse_parameter():
 def test_a_parameter_that_overlaps_itself():
     param = nn.Parameter(torch.ones(1, 3).expand(4, 3))
     assert refused(UnsupportedError, optim.SGD([param], 0.1), **named(param)) == (
-        "'weight' in SGD overlaps itself (shape (4, 3), strides (0, 1)), as expand() leaves it. Make it a tensor of its "
-        "own with clone(), or exclude it."
+        "'weight' in SGD overlaps itself (shape (4, 3), strides (0, 1)), as expand() leaves it. Make it a tensor of "
+        "its own with clone(), or exclude it."
     )
 
 
 def test_a_fused_optimizer_with_gaps_in_its_memory():
     param = nn.Parameter(torch.ones(4, 6)[:, ::2])
     assert refused(UnsupportedError, optim.Adam([param], fused=True), **named(param)) == (
-        "'weight' in Adam is not dense (shape (4, 3), strides (6, 2)) and fused=True: torch's fused kernels write beside "
-        "such a tensor. Use fused=False."
+        "'weight' in Adam is not dense (shape (4, 3), strides (6, 2)) and fused=True: torch's fused kernels write "
+        "beside such a tensor. Use fused=False."
     )
 
 
@@ -108,8 +108,8 @@ def test_a_sparse_gradient_is_named_in_the_step_that_brings_it():
     with pytest.raises(UnsupportedError) as caught:
         wrapper.step()
     assert str(caught.value) == (
-        "'weight' has a gradient of layout torch.sparse_coo; only dense gradients can be protected. Construct its layer "
-        "with sparse=False, or exclude the parameter."
+        "'weight' has a gradient of layout torch.sparse_coo; only dense gradients can be protected. Construct its "
+        "layer with sparse=False, or exclude the parameter."
     )
     assert embedding.weight.equal(before)
     wrapper.zero_grad()

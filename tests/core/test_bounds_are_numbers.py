@@ -6,11 +6,11 @@ import warnings
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import optim
 
-from tests.core.making import QUICK, parameters, protect
+from tests.core.making import QUICK, examples, parameters, protect
 
 MAKERS = {
     "Adam": lambda p: optim.Adam(p, lr=1e-2),
@@ -39,7 +39,7 @@ def poison(params, state, rnd, gen):
                 tensor.data.view(-1)[rnd.randrange(tensor.numel())] = rnd.choice(POISON)
 
 
-def live(make, seed, steps=40, **options):
+def live(make, seed, steps=30, **options):
     rnd, gen = random.Random(seed), torch.Generator().manual_seed(seed)
     params = parameters((3, 2), (4,))
     wrapper = protect(make(params), learned=QUICK, **options)
@@ -51,7 +51,7 @@ def live(make, seed, steps=40, **options):
 
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
 @pytest.mark.parametrize("name", MAKERS)
-@settings(max_examples=6)
+@examples(4)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0, 10**6]))
 def test_bounds_are_numbers(name, mode, seed, warmup):
     for wrapper, _ in live(MAKERS[name], seed, mode=mode, warmup_steps=warmup):
@@ -61,7 +61,7 @@ def test_bounds_are_numbers(name, mode, seed, warmup):
 
 
 @pytest.mark.parametrize("name", [name for name in MAKERS if name != "Adamax"])
-@settings(max_examples=6)
+@examples(4)
 @given(st.integers(0, 2**32 - 1))
 def test_enforcing_keeps_parameters_finite(name, seed):
     # What strikes between two steps is mended by the next one before it computes anything from it.
@@ -74,7 +74,7 @@ def test_enforcing_keeps_parameters_finite(name, seed):
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD-momentum"])
-@settings(max_examples=6)
+@examples(6)
 @given(st.integers(0, 2**32 - 1))
 def test_counters_only_grow_and_shares_stay_shares(name, seed):
     before = None
@@ -85,13 +85,13 @@ def test_counters_only_grow_and_shares_stay_shares(name, seed):
             assert all((b >= a).all() for a, b in zip(before, now, strict=True))
         assert (now[0] <= now[1]).all()
         before = now
-    assert int(wrapper.engine.steps) + int(wrapper.engine.skipped) == 40
+    assert int(wrapper.engine.steps) + int(wrapper.engine.skipped) == 30
 
 
 def test_the_whole_step_is_silent():
     # NumPy warns of inf * 0 where torch does not; a user should not see the insides of a skip.
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        for name in MAKERS:
-            for _ in live(MAKERS[name], seed=3, warmup_steps=0):
+        for make in MAKERS.values():
+            for _ in live(make, seed=3, warmup_steps=0):
                 pass

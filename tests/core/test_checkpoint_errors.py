@@ -41,17 +41,20 @@ def test_another_version(wrapper):
 def test_other_groups(wrapper):
     text = refused(wrapper, lambda saved: saved["sp4"].update(groups=["trunk"]))
     assert text == (
-        "The checkpoint's bounds for Adam are of the groups ['trunk'], but it now trains ['Adam']. Resume with the same "
-        f"groups, {MEND}"
+        "The checkpoint's bounds for Adam are of the groups ['trunk'], but it now trains ['Adam']. Resume with the "
+        f"same groups, {MEND}"
     )
 
 
 def test_other_tensors(wrapper):
+    lost = wrapper.state_dict()["sp4"]["tensors"]["names"][1]
+    assert "Adam[1]" in lost
+
     def rename(saved):
-        saved["sp4"]["tensors"]["names"] = ["Adam[0]", "other"]
+        saved["sp4"]["tensors"]["names"][1] = "other"
 
     assert refused(wrapper, rename) == (
-        "The checkpoint's bounds for Adam belong to other tensors: it lacks [Adam[1]] and has [other], which are not "
+        f"The checkpoint's bounds for Adam belong to other tensors: it lacks [{lost}] and has [other], which are not "
         f"trained now. Resume with the same groups, {MEND}"
     )
 
@@ -101,7 +104,7 @@ def test_a_negative_bound_or_count_is_damage(wrapper, vector):
 
 def test_another_window_of_the_learned_bound(wrapper):
     other = protect(optim.Adam(parameters((4, 3), (5,))), learned=LearnedBound(window=77))
-    with pytest.raises(CheckpointError, match="'recent' for Adam should have shape.*Resume with the same settings"):
+    with pytest.raises(CheckpointError, match=r"'recent' for Adam should have shape.*Resume with the same settings"):
         other.load_state_dict(wrapper.state_dict())
 
 
@@ -152,5 +155,5 @@ def test_many_names_are_shortened():
     params = parameters(*[(2,)] * 9)
     one = protect(optim.Adam(params), [ParamGroup("g", {f"a{i}": p for i, p in enumerate(params)})])
     two = protect(optim.Adam(params), [ParamGroup("g", {f"b{i}": p for i, p in enumerate(params)})])
-    with pytest.raises(CheckpointError, match=r"it lacks \[b0, b1, b2, b3 and 5 more\]"):
+    with pytest.raises(CheckpointError, match=r"it lacks \[[^,]*b0, .*b3 and 5 more\] and has"):
         two.load_state_dict(one.state_dict())

@@ -90,7 +90,7 @@ def test_state_dict_hooks_on_the_wrapper_run(params):
 
 def test_adding_a_param_group_is_refused_and_says_the_way(params):
     wrapper = protect(optim.Adam(params))
-    with pytest.raises(ConfigurationError, match="groups are fixed. Add the param group to its base first and wrap"):
+    with pytest.raises(ConfigurationError, match=r"groups are fixed\. Add the param group to its base first and wrap"):
         wrapper.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
     assert len(wrapper.param_groups) == 1
 
@@ -99,7 +99,7 @@ def test_a_param_group_added_to_the_base_is_noticed_at_the_next_step(params):
     wrapper = protect(optim.Adam(params))
     wrapper.base.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
     gradients(params, 0)
-    with pytest.raises(ConfigurationError, match="Adam has been given other parameters.*Attach a new one"):
+    with pytest.raises(ConfigurationError, match=r"Adam has been given other parameters.*Attach a new one"):
         wrapper.step()
 
 
@@ -177,6 +177,7 @@ def test_a_backward_through_weights_that_a_step_has_changed_is_still_an_error(pa
 
 def test_streaks_of_skips_warn_once_and_raise_if_asked(params):
     wrapper = protect(optim.Adam(params), max_skip_streak=3, raise_after_skips=5)
+
     def bad():
         gradients(params, 0)
         params[0].grad[0, 0] = math.nan

@@ -26,13 +26,13 @@ def wiring(row):
 
 
 EXPECTED = {
-    "Adam": (lambda p: optim.Adam(p), "4/4", ["exact", "learned", "exact", "exact"]),
-    "AdamW": (lambda p: optim.AdamW(p), "4/4", ["exact", "learned", "exact", "exact"]),
-    "NAdam": (lambda p: optim.NAdam(p), "4/4", ["exact", "learned", "exact", "exact"]),
-    "RAdam": (lambda p: optim.RAdam(p), "4/4", ["exact", "learned", "exact", "exact"]),
+    "Adam": (optim.Adam, "4/4", ["exact", "learned", "exact", "exact"]),
+    "AdamW": (optim.AdamW, "4/4", ["exact", "learned", "exact", "exact"]),
+    "NAdam": (optim.NAdam, "4/4", ["exact", "learned", "exact", "exact"]),
+    "RAdam": (optim.RAdam, "4/4", ["exact", "learned", "exact", "exact"]),
     "SGD": (lambda p: optim.SGD(p, 0.1), "2/4", ["exact", "learned", "none", "none"]),
     "SGD-momentum": (lambda p: optim.SGD(p, 0.1, momentum=0.9), "3/4", ["exact", "learned", "exact", "none"]),
-    "RMSprop": (lambda p: optim.RMSprop(p), "3/4", ["exact", "learned", "none", "exact"]),
+    "RMSprop": (optim.RMSprop, "3/4", ["exact", "learned", "none", "exact"]),
     "RMSprop-momentum": (
         lambda p: optim.RMSprop(p, momentum=0.9),
         "3/4",
@@ -43,8 +43,8 @@ EXPECTED = {
         "2/4",
         ["observed only", "learned", "none", "exact"],
     ),
-    "Adagrad": (lambda p: optim.Adagrad(p), "3/4", ["exact", "learned", "none", "exact"]),
-    "Adamax": (lambda p: optim.Adamax(p), "1/4", ["observed only", "learned", "observed only", "observed only"]),
+    "Adagrad": (optim.Adagrad, "3/4", ["exact", "learned", "none", "exact"]),
+    "Adamax": (optim.Adamax, "1/4", ["observed only", "learned", "observed only", "observed only"]),
 }
 
 
@@ -82,7 +82,8 @@ def test_a_class_that_has_been_registered_is_wired():
 
 
 def test_an_absent_optional_group_is_reported_as_absent():
-    found = rows(lambda m: optim.Adam(m.parameters()), {"all": ["a", "b", "c"], "curiosity": "curiosity"}, ["curiosity"])
+    groups = {"all": ["a", "b", "c"], "curiosity": "curiosity"}
+    found = rows(lambda m: optim.Adam(m.parameters()), groups, ["curiosity"])
     row = found["curiosity"]
     assert (row.status, row.optimizer, row.tensors, row.parameters, row.wired) == ("absent", None, 0, 0, 0)
     assert found["all"].status == "4/4"
@@ -152,5 +153,6 @@ def test_a_group_over_two_optimizers_is_refused():
 def test_what_is_excluded_needs_no_group_and_no_optimizer():
     module = net()
     groups = groups_of_patterns(module, {"a": "a", "b": "b"})
-    kept = check_groups(groups, [optim.Adam([*module["a"].parameters(), *module["b"].parameters()])], module, ["c", "*.bias"])
+    optimizer = optim.Adam([*module["a"].parameters(), *module["b"].parameters()])
+    kept = check_groups(groups, [optimizer], module, ["c", "*.bias"])
     assert [list(group.params) for group in kept] == [["a.weight"], ["b.weight"]]

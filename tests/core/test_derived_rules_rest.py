@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import optim
 
 from tests.core.histories import histories
-from tests.core.making import parameters, protect, repaired
+from tests.core.making import examples, parameters, protect, repaired
 
 SHAPES = ((4, 5), (7,), ())
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
@@ -66,7 +66,7 @@ def test_rmsprop(history, options, dtype, warmup):
     assert_never_fires(lambda p: optim.RMSprop(p, **options), parameters(*SHAPES, dtype=dtype), history, warmup)
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(histories(kinds=("normal", "bursts")), RMSPROP, WARMUPS)
 def test_centered_rmsprop(history, options, warmup):
     # Under constant gradients torch itself takes the root of a rounding error below zero: not a history to ask for.
@@ -80,13 +80,13 @@ def test_adagrad(history, options, dtype, warmup):
 
 
 @pytest.mark.parametrize("cls", [optim.Adadelta, optim.Adafactor, optim.Adamax, optim.ASGD, optim.Rprop])
-@settings(max_examples=5)
+@examples(5)
 @given(TAME, WARMUPS)
 def test_optimizers_without_an_entry_have_no_exact_rule_to_fire(cls, history, warmup):
     assert_never_fires(lambda p: cls(p, lr=1e-3), parameters(*SHAPES), history, warmup)
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(TAME, st.lists(st.sampled_from([0.5, 0.85, 0.95]), min_size=2, max_size=4))
 def test_momentum_that_changes_from_step_to_step(history, momenta):
     def cycle(base, step):

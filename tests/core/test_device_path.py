@@ -9,7 +9,7 @@ from torch import nn, optim
 
 from sp4_lightning import Protection, Settings, arrays
 from sp4_lightning import engine as engine_module
-from sp4_lightning.backends import reading
+from sp4_lightning.backends import flats
 from sp4_lightning.step import Step
 from tests.core.making import OPTIMIZERS, QUICK, gradients, learned_state, parameters, protect, same, snapshot
 
@@ -23,18 +23,18 @@ def as_on_a_device(monkeypatch):
 
     def force():
         for name, module in list(sys.modules.items()):
-            if name.startswith("sp4_lightning") and getattr(module, "view", None) is numpy_view:
-                monkeypatch.setattr(module, "view", lambda tensor: tensor.detach())
+            if name.startswith("sp4_lightning"):
+                for attribute, (original, replacement) in replacements.items():
+                    if getattr(module, attribute, None) is original:
+                        monkeypatch.setattr(module, attribute, replacement)
+        as_tensor = lambda **fields: Step(**{**fields, "phase": torch.as_tensor(fields["phase"])})  # noqa: E731
+        monkeypatch.setattr(engine_module, "Step", as_tensor)
 
-        def maxima(block, values, starts, rows):
-            return torch.stack(torch._foreach_max(torch.split(values, block._sizes * rows)))
-
-        monkeypatch.setattr(reading.Block, "_maxima", maxima)
-        monkeypatch.setattr(
-            engine_module, "Step", lambda **fields: Step(**{**fields, "phase": torch.as_tensor(fields["phase"])})
-        )
-
-    numpy_view = arrays.view
+    replacements = {
+        "view": (arrays.view, lambda tensor: tensor.detach()),
+        "namespace_on": (arrays.namespace_on, lambda device: torch),
+        "flatten": (flats.flatten, lambda tensor: tensor.detach().reshape(-1)),
+    }
     return force
 
 
@@ -76,7 +76,7 @@ def assert_equal_lives(one, two):
 
 
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["Adam-l2", "NAdam", "RAdam", "RMSprop", "SGD", "SGD-momentum", "Adagrad", "Adamax"])
 def test_a_whole_life_is_the_same(as_on_a_device, name, mode):
     looked = eventful(OPTIMIZERS[name], mode=mode)
     as_on_a_device()

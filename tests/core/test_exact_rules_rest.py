@@ -4,17 +4,19 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import optim
 
 from tests.core.histories import histories
-from tests.core.making import parameters, protect, repaired
+from tests.core.making import examples, parameters, protect, repaired
 
 ADAM_FAMILY = [optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam]
 SHAPES = ((4, 5), (7,), ())
 BETA1 = st.sampled_from([0.0, 0.3, 0.5, 0.8, 0.9, 0.95, 0.99])
 BETA2 = st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 0.9999])
+# With beta2 close to beta1² the ratio is set by rounding there: (.8, .7) exceeds its limit after 256 silent steps.
+BETAS_IN_BFLOAT16 = st.sampled_from([(0.9, 0.999), (0.9, 0.99), (0.9, 0.95), (0.5, 0.9), (0.0, 0.99)])
 OPTIONS = st.fixed_dictionaries(
     {"lr": st.sampled_from([1e-4, 1e-2, 1.0]), "weight_decay": st.sampled_from([0.0, 0.1]), "maximize": st.booleans()}
 )
@@ -33,13 +35,14 @@ def assert_never_fires(make, params, history, warmup, before_step=lambda base, s
     assert int(wrapper.engine.steps) + int(wrapper.engine.skipped) == steps
 
 
+@examples(14)
 @pytest.mark.parametrize("cls", ADAM_FAMILY)
 @given(histories(), BETA1, BETA2, OPTIONS, WARMUPS)
 def test_adam_and_its_kin_in_float32(cls, history, beta1, beta2, options, warmup):
     assert_never_fires(lambda p: cls(p, betas=(beta1, beta2), **options), parameters(*SHAPES), history, warmup)
 
 
-@settings(max_examples=8)
+@examples(6)
 @pytest.mark.parametrize("cls", ADAM_FAMILY)
 @given(histories(), BETA1, BETA2, OPTIONS, WARMUPS)
 def test_adam_and_its_kin_in_float64(cls, history, beta1, beta2, options, warmup):
@@ -47,15 +50,15 @@ def test_adam_and_its_kin_in_float64(cls, history, beta1, beta2, options, warmup
     assert_never_fires(lambda p: cls(p, betas=(beta1, beta2), **options), params, history, warmup)
 
 
-@settings(max_examples=8)
+@examples(6)
 @pytest.mark.parametrize("cls", ADAM_FAMILY)
-@given(histories(), st.sampled_from([(0.9, 0.999), (0.9, 0.99), (0.9, 0.95), (0.5, 0.9), (0.0, 0.99)]), OPTIONS, WARMUPS)
+@given(histories(), BETAS_IN_BFLOAT16, OPTIONS, WARMUPS)
 def test_adam_and_its_kin_in_bfloat16(cls, history, betas, options, warmup):
     params = parameters(*SHAPES, dtype=torch.bfloat16)
     assert_never_fires(lambda p: cls(p, betas=betas, **options), params, history, warmup)
 
 
-@settings(max_examples=12)
+@examples(8)
 @pytest.mark.parametrize("cls", ADAM_FAMILY)
 @given(histories(), st.lists(BETA1, min_size=2, max_size=4), st.lists(BETA2, min_size=1, max_size=3), OPTIONS)
 def test_betas_that_change_from_step_to_step(cls, history, beta1s, beta2s, options):
@@ -83,7 +86,7 @@ def test_one_step_after_beta1_falls_the_step_bound_allows_for_the_larger_ratio(c
         assert repaired(wrapper) == 0
 
 
-@settings(max_examples=10)
+@examples(6)
 @pytest.mark.parametrize("cls", [optim.Adam, optim.AdamW])
 @given(histories(), OPTIONS)
 def test_learning_rates_that_change_from_step_to_step(cls, history, options):

@@ -99,6 +99,32 @@ def test_an_exception_inside_the_step_leaves_no_flag_to_the_next():
     assert not hasattr(wrapper.base, "found_inf")
 
 
+@pytest.mark.parametrize(("stale", "new"), [(None, 0.0), (None, 1.0), (1.0, 0.0), (0.0, 1.0), (1.0, None)])
+def test_after_such_an_exception_a_scalers_newer_flag_is_the_one_that_counts(stale, new):
+    # GradScaler.step() puts its flag on before the step and, when the step raises, leaves it there.
+    params, wrapper = fused("Adam-fused")
+    train(wrapper, 2)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    handle = wrapper.base.register_step_pre_hook(interrupt)
+    if stale is not None:
+        wrapper.base.found_inf = torch.tensor(stale)
+    with pytest.raises(KeyboardInterrupt):
+        bad_step(params, wrapper)
+    handle.remove()
+    if new is not None:
+        wrapper.base.found_inf = torch.tensor(new)
+    elif hasattr(wrapper.base, "found_inf"):
+        del wrapper.base.found_inf
+    before = snapshot(wrapper.base)
+    train(wrapper, 1, start=2)
+    assert same(snapshot(wrapper.base), before) == bool(new)
+    assert int(wrapper.engine.steps) == (2 if new else 3)
+    assert getattr(wrapper.base, "found_inf", None) == new
+
+
 def test_observing_never_sets_the_flag():
     params, wrapper = fused("Adam-fused", mode="observe")
     bad_step(params, wrapper)

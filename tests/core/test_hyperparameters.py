@@ -10,7 +10,11 @@ from tests.core.making import bound, gradients, learned_state, parameters, prote
 
 
 def test_every_group_has_the_bounds_of_its_own_hyperparameters():
-    options = [{"lr": 1e-1, "betas": (0.5, 0.9)}, {"lr": 1e-4, "betas": (0.95, 0.9999)}, {"lr": 1e-2, "weight_decay": 0.1}]
+    options = [
+        {"lr": 1e-1, "betas": (0.5, 0.9)},
+        {"lr": 1e-4, "betas": (0.95, 0.9999)},
+        {"lr": 1e-2, "weight_decay": 0.1},
+    ]
     params = parameters((4, 3), (4, 3), (4, 3))
     together = protect(optim.Adam([{"params": [p], **o} for p, o in zip(params, options, strict=True)]))
     alone = [protect(optim.Adam(parameters((4, 3)), **o)) for o in options]

@@ -71,17 +71,14 @@ def test_a_wrapper_is_adopted_and_not_attached_twice():
     assert wrapper.flips_itself
 
 
-def test_two_wrappers_of_one_class_are_told_apart_or_refused():
+def test_two_wrappers_whose_groups_have_one_name_are_refused():
     module = net()
     wrappers = [ClippingOptimizer(optim.Adam(module[key].parameters())) for key in "ab"]
-    try:
-        protection = Protection(wrappers, module)
-    except ConfigurationError as error:
-        assert "'Adam'" in str(error)
-        assert all(wrapper.flips_itself for wrapper in wrappers)
-    else:
-        assert len(set(protection.table.groups)) == 2
-        assert [row.parameters for row in protection.coverage()] == [8, 6]
+    names = [wrapper.engine.name for wrapper in wrappers]
+    with pytest.raises(ConfigurationError, match="'Adam'"):
+        Protection(wrappers, module)
+    assert all(wrapper.flips_itself for wrapper in wrappers)
+    assert [wrapper.engine.name for wrapper in wrappers] == names
 
 
 def test_wrappers_with_groups_of_their_own_names_are_told_apart():
@@ -91,7 +88,8 @@ def test_wrappers_with_groups_of_their_own_names_are_told_apart():
         for key in "ab"
     ]
     protection = Protection(wrappers, module)
-    assert [(r.group, r.optimizer, r.parameters) for r in protection.coverage()] == [("a", "Adam", 8), ("b", "Adam-1", 6)]
+    rows = [(row.group, row.optimizer, row.parameters) for row in protection.coverage()]
+    assert rows == [("a", "Adam", 8), ("b", "Adam-1", 6)]
 
 
 def test_a_wrapper_whose_groups_the_run_lacks_is_refused_and_nothing_is_changed():
@@ -137,6 +135,15 @@ def test_an_optimizer_is_not_protected_twice():
     first.detach()
     Protection([optimizer], module)
     assert len(optimizer._optimizer_step_pre_hooks) == 1
+
+
+def test_one_of_several_that_is_protected_already_leaves_the_others_untouched():
+    module = net()
+    fresh, taken = optim.Adam(module["a"].parameters()), optim.SGD(module["b"].parameters(), 0.1)
+    ClippingOptimizer(taken)
+    with pytest.raises(ConfigurationError, match="SGD is protected already"):
+        Protection([fresh, taken], module)
+    assert hooks(fresh) == 0
 
 
 def test_the_plain_state_of_an_attached_optimizer_can_be_loaded():

@@ -39,7 +39,8 @@ def test_a_report_says_what_has_happened(run):
     steps(20, 21)
     report = protection.report()
     assert report.phase == 2
-    assert [(o.name, o.steps, o.skipped, o.streak) for o in report.optimizers] == [("Adam", 21, 0, 0), ("SGD", 20, 1, 0)]
+    counters = [(o.name, o.steps, o.skipped, o.streak) for o in report.optimizers]
+    assert counters == [("Adam", 21, 0, 0), ("SGD", 20, 1, 0)]
     assert [o.observed for o in report.optimizers] == [{"a": 21}, {"b": 20}]
     by_name = {tensor.name: tensor for tensor in report.tensors}
     assert list(by_name) == ["a.weight", "a.bias", "b.weight", "b.bias"]
@@ -74,7 +75,7 @@ def test_metrics_have_the_same_keys_from_the_first_row_on(run):
         rows.append(metrics(protection.report(), None))
     assert all(row.keys() == rows[0].keys() for row in rows)
     assert all(isinstance(value, float) for row in rows for value in row.values())
-    assert {"sp4/phase", "sp4/skipped_steps", "sp4/clip_fraction", "sp4-bound_grad/a", "sp4-repairs/b"} <= rows[0].keys()
+    assert {"sp4/phase", "sp4/skipped_steps", "sp4/clip_fraction", "sp4-bound_grad/a"} <= rows[0].keys()
 
 
 def test_shares_are_of_the_updates_since_the_row_before(run):

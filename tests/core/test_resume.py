@@ -5,12 +5,23 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn, optim
 
 from sp4_lightning import Protection, Settings
-from tests.core.making import OPTIMIZERS, QUICK, gradients, learned_state, parameters, protect, same, snapshot, train
+from tests.core.making import (
+    OPTIMIZERS,
+    QUICK,
+    examples,
+    gradients,
+    learned_state,
+    parameters,
+    protect,
+    same,
+    snapshot,
+    train,
+)
 
 SHAPES = ((4, 3), (5,), ())
 
@@ -47,12 +58,13 @@ def same_view(wrapper):
     wrapper.engine.publish()  # between two observations the published table lags behind the bounds
     params = [p.detach().clone() for group in wrapper.param_groups for p in group["params"]]
     counters = {key: getattr(wrapper.engine.state, key).tolist() for key in ("clamped", "counted", "repaired")}
-    return params, learned_state(wrapper), counters, int(wrapper.engine.switch.phase), wrapper.engine.table.values.clone()
+    engine = wrapper.engine
+    return params, learned_state(wrapper), counters, int(engine.switch.phase), engine.table.values.clone()
 
 
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "NAdam", "SGD-momentum", "RMSprop", "Adagrad", "Adamax"])
-@settings(max_examples=3)
+@examples(3)
 @given(st.integers(0, 45))
 def test_a_wrapper_resumes_to_the_bit(name, every, stop):
     options = {"learned": QUICK, "warmup_steps": 20, "update_every": every}
@@ -76,8 +88,10 @@ def test_a_wrapper_resumes_to_the_bit(name, every, stop):
 def network(seed):
     torch.manual_seed(seed)
     net = nn.ModuleDict({"body": nn.Linear(4, 3), "head": nn.Linear(3, 2)})
-    optimizers = [optim.AdamW(net["body"].parameters(), lr=1e-2), optim.SGD(net["head"].parameters(), 0.1, momentum=0.9)]
-    return net, optimizers, Protection(optimizers, net, settings=Settings(learned=QUICK, warmup_steps=15, update_every=1))
+    body, head = (net[key].parameters() for key in net)
+    optimizers = [optim.AdamW(body, lr=1e-2), optim.SGD(head, lr=0.1, momentum=0.9)]
+    settings = Settings(learned=QUICK, warmup_steps=15, update_every=1)
+    return net, optimizers, Protection(optimizers, net, settings=settings)
 
 
 def run(net, optimizers, protection, start, stop):

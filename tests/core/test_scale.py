@@ -5,13 +5,13 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import optim
 
 from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, GRAD
 from tests.core.histories import draw_gradient
-from tests.core.making import bound, parameters, protect
+from tests.core.making import bound, examples, parameters, protect
 
 MAKERS = {
     "Adam": lambda p: optim.Adam(p, lr=1e-3),
@@ -52,7 +52,7 @@ def scaled(rows, factor):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@settings(max_examples=4)
+@examples(4)
 @given(st.sampled_from(("normal", "sparse", "bursts", "constant")), st.integers(0, 2**32 - 1), st.integers(-12, 12))
 def test_powers_of_two_are_exact(name, kind, seed, k):
     rows = bounds(MAKERS[name], history(kind, seed), 1.0)

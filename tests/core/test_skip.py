@@ -138,7 +138,7 @@ def test_a_step_that_an_exception_ends_leaves_no_stale_gradient_to_the_next():
 
 
 @pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
-@pytest.mark.parametrize("bad", [1, 3, 4])
+@pytest.mark.parametrize("bad", [1, 2, 3, 4, 6])
 def test_lbfgs_is_not_moved_by_a_step_with_a_bad_evaluation(bad, line_search):
     params = [torch.nn.Parameter(torch.tensor([1.0, 2.0]))]
     wrapper = protect(optim.LBFGS(params, lr=0.5, max_iter=6, line_search_fn=line_search))

@@ -111,7 +111,8 @@ def test_exact_rules_and_skips_act_from_the_very_first_step():
 
 def test_a_head_that_first_trains_after_the_flip_is_enforced_when_its_own_bound_is_ready():
     params = parameters((4, 5), (3,))
-    wrapper = protect(optim.Adam([{"params": params[:1], "name": "body"}, {"params": params[1:], "name": "head"}]), warmup_steps=100)
+    base = optim.Adam([{"params": params[:1], "name": "body"}, {"params": params[1:], "name": "head"}])
+    wrapper = protect(base, warmup_steps=100)
     for step in range(300):
         gradients(params[:1], step)
         wrapper.step()

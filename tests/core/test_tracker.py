@@ -6,10 +6,11 @@ import random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sp4_lightning import LearnedBound, tracker
+from tests.core.making import examples
 from tests.core.tracker_reference import ReferenceTracker, fresh, observe
 
 ODD = LearnedBound(arm_after=7, window=31, rank=5, rise=1.5, fall=1.2, headroom=3.0)
@@ -40,7 +41,7 @@ def test_vectorised_and_plain_tracker_agree_over_500_observations(learned, every
     np.testing.assert_allclose(state.level, [one.level for one in plain], rtol=1e-11)
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.integers(0, 2**32), st.integers(2, 9))
 def test_a_tensor_is_tracked_as_if_it_were_alone(seed, tensors):
     rnd, learned = random.Random(seed), LearnedBound(arm_after=5, window=20, rank=3)
@@ -53,7 +54,7 @@ def test_a_tensor_is_tracked_as_if_it_were_alone(seed, tensors):
     assert tracker.bound(together, learned).tolist() == [float(tracker.bound(s, learned)[0]) for s in alone]
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.integers(0, 2**32))
 def test_invalid_observations_leave_every_vector_as_it_was(seed):
     rnd, state = random.Random(seed), fresh(3)
