@@ -74,8 +74,8 @@ class Protection:
                 raise ConfigurationError("optional is given without groups; only declared groups can be absent.")
         else:
             found = groups_of_patterns(module, groups, optional)
-        check_disjoint(found)
         self.groups = check_groups(found, optimizers, module, exclude)
+        check_disjoint(self.groups)
         present = [group for group in self.groups if group.params]
         for pattern in settings.off:
             select_groups(pattern, [group.name for group in self.groups], "off")

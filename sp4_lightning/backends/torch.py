@@ -82,7 +82,8 @@ class TorchBackend:
     def _start_moment_bounds(self, step: Step) -> None:
         """Start bounds that have no history from the optimizer's state as it is now (zero if it has none)."""
         xp, bound = self._xp, step.state.bound[EXP_AVG:]
-        largest = xp.nan_to_num(step.largest[EXP_AVG:], nan=math.inf, posinf=math.inf)
+        # An exp_avg_sq that is negative everywhere, which only damage makes, starts at zero.
+        largest = xp.clip(xp.nan_to_num(step.largest[EXP_AVG:], nan=math.inf, posinf=math.inf), 0, math.inf)
         bound[...] = xp.where(xp.isinf(bound) & step.hyper.started, largest, bound)
 
     def _mend(self, step: Step, limit: Tensor, over: Array) -> None:

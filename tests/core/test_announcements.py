@@ -110,6 +110,17 @@ def test_after_a_reset_a_group_is_as_if_it_had_never_been_observed():
     assert int(wrapper.engine.state.clamped.sum()) == 0
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_after_a_reset_nothing_of_the_old_history_is_left(scale):
+    old, new = (protect(optim.SGD(parameters((4, 5)), lr=0.0), **LIVE) for _ in range(2))
+    train(old, 40)
+    old.engine.reset()
+    for step in range(30):
+        for wrapper in (old, new):
+            train(wrapper, 1, start=step, scale=scale)
+        assert bound(old, GRAD).equal(bound(new, GRAD))
+
+
 def test_after_a_reset_the_moments_bounds_start_from_the_state_that_is_there():
     wrapper = protect(optim.Adam(parameters((4, 5))), **LIVE)
     train(wrapper, 40)

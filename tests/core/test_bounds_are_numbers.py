@@ -88,6 +88,25 @@ def test_counters_only_grow_and_shares_stay_shares(name, seed):
     assert int(wrapper.engine.steps) + int(wrapper.engine.skipped) == 30
 
 
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+@pytest.mark.parametrize("key", ["exp_avg", "exp_avg_sq"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1e9])
+def test_bounds_that_start_from_a_damaged_state_are_numbers(mode, key, value):
+    params = parameters((3, 2))
+    base = optim.Adam(params)
+    for _ in range(3):
+        params[0].grad = torch.ones(3, 2)
+        base.step()
+    base.state[params[0]][key].fill_(value)
+    wrapper = protect(base, mode=mode)
+    for _ in range(3):
+        params[0].grad = torch.ones(3, 2)
+        wrapper.step()
+        bounds = torch.as_tensor(wrapper.engine.state.bound)
+        assert not bounds.isnan().any()
+        assert (bounds >= 0).all()
+
+
 def test_the_whole_step_is_silent():
     # NumPy warns of inf * 0 where torch does not; a user should not see the insides of a skip.
     with warnings.catch_warnings():

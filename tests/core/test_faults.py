@@ -93,6 +93,26 @@ def test_only_the_element_that_was_hit_is_touched(fault):
     assert wrapper.engine.state.repaired[1] == 0
 
 
+def test_an_exp_avg_whose_exp_avg_sq_underflows_is_allowed_beside_a_fault():
+    # exp_avg_sq of a gradient of 1e-24 is 0 in float32; eps keeps that update tiny, so nothing is wrong with it.
+    params = parameters((5, 4))
+    wrapper = protect(optim.Adam(params, lr=LR))
+    for step in range(5):
+        gradients(params, step)
+        params[0].grad[0] = 1e-24
+        wrapper.step()
+    state = wrapper.state[params[0]]
+    assert (state["exp_avg"][0] > 0).all()
+    assert not state["exp_avg_sq"][0].any()
+    before = state["exp_avg"][0].clone()
+    state["exp_avg"].data[HIT] = 1e8
+    gradients(params, 5)
+    params[0].grad[0] = 0
+    wrapper.step()
+    assert repaired(wrapper) == 1
+    torch.testing.assert_close(state["exp_avg"][0], 0.9 * before, rtol=1e-6, atol=0)
+
+
 def test_a_dead_pair_starts_from_zero():
     params, wrapper = trained(optim.Adam)
     strike(params, wrapper, *FAULTS["exp_avg NaN"])

@@ -7,7 +7,7 @@ import torch
 from torch import nn, optim
 
 from sp4_lightning import LearnedBound, Phase
-from sp4_lightning.quantities import GRAD
+from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, GRAD
 from tests.core.making import QUICK, bound, gradients, learned_state, parameters, protect, repaired, same, train
 
 
@@ -73,6 +73,18 @@ def test_what_is_learned_is_the_raw_gradient_so_clamping_changes_no_bound():
     for key in ("level", "seen", "recent"):
         assert enforced[key].equal(observed[key])
     assert enforced["bound"][GRAD].equal(observed["bound"][GRAD])
+
+
+def test_the_moments_bounds_follow_what_the_update_has_seen_not_the_spike():
+    params = parameters((4, 5))
+    wrapper = protect(optim.Adam(params, betas=(0.9, 0.99)), learned=QUICK, warmup_steps=0)
+    train(wrapper, 20)
+    grad, exp_avg, exp_avg_sq = (bound(wrapper, row)[0].item() for row in (GRAD, EXP_AVG, EXP_AVG_SQ))
+    spiky(params, 20, at=20)
+    wrapper.step()
+    assert bound(wrapper, EXP_AVG)[0].item() == pytest.approx(0.9 * exp_avg + 0.1 * grad)
+    assert bound(wrapper, EXP_AVG_SQ)[0].item() == pytest.approx(0.99 * exp_avg_sq + 0.01 * grad**2)
+    assert repaired(wrapper) == 0
 
 
 def test_each_tensor_has_a_bound_of_its_own_scale():
