@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import optim
 
+from sp4_lightning.derived import rounding
 from tests.core.histories import histories
 from tests.core.making import examples, parameters, protect, repaired
 
@@ -94,6 +95,19 @@ def test_momentum_that_changes_from_step_to_step(history, momenta):
 
     make = lambda p: optim.SGD(p, lr=1e-2, momentum=momenta[0])  # noqa: E731
     assert_never_fires(make, parameters(*SHAPES), history, 10**6, cycle)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("decay", [0.5, 0.9, 0.99, 0.998, 0.999, 0.9999])
+def test_a_bound_decays_no_faster_than_what_is_stored(decay, dtype):
+    # In bfloat16 a number times .999 is that number again: no bound may go on falling below it.
+    stored = torch.linspace(1, 2, 257).to(dtype)
+    start, (bound_decay, slack) = stored.double(), rounding(decay, dtype)
+    for step in range(1, 3001):
+        stored = stored * decay
+        if step % 100 == 0:
+            limit = start * bound_decay**step * (1 + slack) + torch.finfo(dtype).tiny
+            assert (stored.double() <= limit).all()
 
 
 def test_the_constant_gradient_that_attains_every_sgd_bound_is_allowed():

@@ -5,7 +5,7 @@ import torch
 from torch import optim
 
 from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, GRAD, PARAM
-from tests.core.making import QUICK, bound, parameters, protect, repaired, same, snapshot
+from tests.core.making import QUICK, bound, gradients, parameters, protect, repaired, same, snapshot, train
 
 MAKERS = {
     "Adam": lambda p, fused: optim.Adam(p, lr=1e-2, fused=fused),
@@ -104,3 +104,16 @@ def test_the_scalers_attributes_reach_the_base():
     assert not hasattr(wrapper.base, "grad_scale")
     assert not hasattr(wrapper.base, "found_inf")
     assert not wrapped("Adam", False)[1]._step_supports_amp_scaling
+
+
+def test_the_scalers_scale_is_put_back_after_the_step():
+    params, wrapper = wrapped("Adam", True)
+    scale = torch.tensor(4.0)
+    for step in range(2):
+        gradients(params, step, scale=4.0)
+        wrapper.grad_scale, wrapper.found_inf = scale, torch.tensor(0.0)
+        wrapper.step()
+        assert wrapper.base.grad_scale is scale
+    other_params, other = wrapped("Adam", True)
+    train(other, 2)
+    assert same(snapshot(wrapper.base), snapshot(other.base))
