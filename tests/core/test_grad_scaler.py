@@ -114,6 +114,6 @@ def test_the_scalers_scale_is_put_back_after_the_step():
         wrapper.grad_scale, wrapper.found_inf = scale, torch.tensor(0.0)
         wrapper.step()
         assert wrapper.base.grad_scale is scale
-    other_params, other = wrapped("Adam", True)
+    _, other = wrapped("Adam", True)
     train(other, 2)
     assert same(snapshot(wrapper.base), snapshot(other.base))
