@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
 from torch import nn
 from torch.optim import Adam
 
+from sp4_lightning.admission import is_dense
 from sp4_lightning.errors import ConfigurationError
 
 Layout = Literal["six", "one"]
@@ -57,13 +57,3 @@ def _fused(share: list[dict[str, Any]], wish: bool | None) -> bool:
             "Leave fused at None, or set it to False."
         )
     return wish if wish is not None else not awkward
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor fills its stretch of memory without gaps or overlaps, in whatever order."""
-    expected = 1
-    for size, stride in sorted(zip(tensor.shape, tensor.stride(), strict=True), key=lambda pair: pair[1]):
-        if size > 1 and stride != expected:
-            return False
-        expected *= size
-    return True

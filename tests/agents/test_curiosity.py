@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from sp4_lightning.admission import is_dense
 from sp4_lightning.agents.curiosity import BONUS_CAP, Curiosity
-from sp4_lightning.agents.optimizers import is_dense
 
 
 def batch(size=16, seed=0):

@@ -138,10 +138,12 @@ def test_dense_means_without_gaps_in_whatever_order(make, dense):
 
 def test_one_refused_optimizer_leaves_the_others_untouched():
     net = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2), "c": nn.Linear(2, 1)})
-    bare, wrapper = optim.Adam(net["a"].parameters()), protect(optim.SGD(net["b"].parameters(), 0.1))
+    bare = optim.Adam(net["a"].parameters())
+    wrapper = protect(optim.Adam(net["b"].parameters()), [ParamGroup("b", dict(net["b"].named_parameters()))])
+    refused_one = optim.Adam(net["c"].parameters(), amsgrad=True)
     name, switch, table = wrapper.engine.name, wrapper.engine.switch, wrapper.engine.table
-    with pytest.raises(SP4Error, match="amsgrad"):
-        Protection([bare, wrapper, optim.Adam(net["c"].parameters(), amsgrad=True)], net)
+    with pytest.raises(SP4Error, match="Adam-2, param group 0, has amsgrad"):
+        Protection([bare, wrapper, refused_one], net, {"a": "a", "b": "b", "c": "c"})
     assert hooks(bare) == 0
     assert (wrapper.engine.name, wrapper.engine.switch, wrapper.engine.table) == (name, switch, table)
     assert wrapper.flips_itself

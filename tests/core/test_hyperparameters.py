@@ -84,6 +84,20 @@ def test_a_learning_rate_of_zero_moves_nothing_and_breaks_nothing(make):
     assert not params[0].equal(before)
 
 
+def test_momentum_that_is_switched_on_later_is_bounded_from_then_on():
+    params = parameters((4, 3))
+    wrapper = protect(optim.SGD(params, lr=1e-3))
+    train(wrapper, 5)
+    wrapper.param_groups[0]["momentum"] = 0.9
+    train(wrapper, 5, start=5)
+    assert repaired(wrapper) == 0
+    assert bound(wrapper, EXP_AVG).isfinite().all()
+    assert bound(wrapper, PARAM).isfinite().all()
+    wrapper.state[params[0]]["momentum_buffer"].data[0, 0] = 1e8
+    train(wrapper, 1, start=10)
+    assert repaired(wrapper) == 1
+
+
 def test_decay_enters_exp_avg_with_l2_and_not_when_decoupled():
     limits = []
     for make in (optim.Adam, optim.AdamW):
