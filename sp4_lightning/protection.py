@@ -101,8 +101,10 @@ class Protection:
         except ConfigurationError:
             self.detach()
             raise
+        names = {id(optimizer): name for optimizer, name in zip(optimizers, optimizer_names(optimizers), strict=True)}
         for wrapper in self._adopted:
             wrapper.flips_itself = False
+            wrapper.engine.name = names[id(wrapper)]
             wrapper.engine.join(self.switch, self.table)
 
     def _add(self, optimizer: Optimizer, name: str, groups: Sequence[ParamGroup], settings: Settings) -> None:
@@ -115,7 +117,6 @@ class Protection:
                     f"run no groups, or wrap no optimizer."
                 )
             self._adopted.append(optimizer)
-            optimizer.engine.name = name
             self.engines.append(optimizer.engine)
         elif any(id(p) in held for group in groups for p in group.params.values()):
             self.engines.append(Engine(optimizer, groups, settings, self.switch, self.table, name))

@@ -58,6 +58,8 @@ class Viewer:
             self._ratio_of = hyper
             self._ratio_limit_sq = hyper.limit_ratio(self._state.ratio_sq)
             self._reach = hyper.reach(self._state.ratio_sq)
+            # An option may have brought a recursion that was not there before, such as momentum.
+            self._moments_known = False
         there = [grad is not None for grad in grads]
         step = Step(
             tensors=(self._held.found, grads, exp_avg, exp_avg_sq),
