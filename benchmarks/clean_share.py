@@ -71,8 +71,8 @@ def ranked(q: np.ndarray, learned: LearnedBound) -> np.ndarray:
     state = TensorState.fresh(q.shape[1], learned.window, torch.device("cpu"))
     bounds = []
     for row in q:
-        bounds.append(tracker.bound(state, learned))
-        tracker.observe(state, row, row > 0, learned, every=1, update_every=1)
+        bounds.append(tracker.bound(state, learned, every=1))
+        tracker.observe(state, row, row > 0, learned, every=1)
     return np.array(bounds)
 
 

@@ -157,17 +157,14 @@ class Engine:
         self._count(step)
 
     def _look(self) -> Step:
-        # Until the trackers can be armed every update is observed.
-        every = 1 if self.calls < self.settings.learned.arm_after else self.update_every
         return self.viewer.look(
             met=self._met,
             protects=self._protects,
             learned=self.settings.learned,
             # A plain number where the host may look: NumPy compares its scalars with an enum a hundred times slower.
             phase=int(self._phase) if self.device.type == "cpu" else self._phase,
-            every=every,
-            update_every=self.update_every,
-            learns=self.calls % every == 0,
+            every=self.update_every,
+            learns=self.calls % self.update_every == 0,
         )
 
     def _undo(self) -> None:

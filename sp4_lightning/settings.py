@@ -25,7 +25,7 @@ class LearnedBound:
     quantile: float = 0.999
     """The tracked quantile of the finite non-zero ``|grad|`` of one tensor."""
     arm_after: int = 64
-    """Valid observations before the bound is finite."""
+    """Updates with a valid observation before the bound is finite."""
     window: int = 1024
     """Updates whose quantiles are remembered."""
     rank: int = 25
@@ -65,8 +65,8 @@ class Settings:
     warmup_steps: int = 500
     """Executed updates every trained group must have before the learned bounds are applied."""
     update_every: int | None = None
-    """Count and learn on every N-th update once a tensor could be armed (skip, repair and clamp act on every update).
-    ``None`` chooses 8 on a CPU."""
+    """Count and learn on every N-th update (skip, repair and clamp act on every update). ``None`` chooses 8 on a
+    CPU."""
     off: Mapping[str, Sequence[Quantity]] = field(default_factory=dict)
     """Group name or glob -> quantities that are left alone."""
     max_skip_streak: int = 20

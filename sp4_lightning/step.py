@@ -44,8 +44,6 @@ class Step:
     """See :class:`~sp4_lightning.switch.Phase`."""
     every: int
     """How many updates one observation stands for."""
-    update_every: int
-    """How many it stands for once the trackers are armed."""
     learns: bool
     """This step counts and learns."""
     vetoed: Tensor | None

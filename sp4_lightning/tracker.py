@@ -7,6 +7,8 @@ Per tensor, with ``q`` the high quantile of the finite non-zero ``|grad|`` of on
                          by at most ln 1.14 up and ln 1.01 down per update
     bound                16 * exp(level), as it was before this update; +inf until 64 valid observations
 
+Where only every N-th update is observed, these numbers count the updates that the observations stand for.
+
 Why this shape. It is fed raw values: a tracker fed its own clipped values ratchets down (AdaGC, arXiv 2502.11034)
 or never recovers from a change of scale (ZClip, arXiv 2504.02507). A rank cannot be raised by a value it has not seen
 25 times, so a spike of any size, and a burst of up to 24, leave the bound where it was. What comes back again and again
@@ -25,30 +27,36 @@ from sp4_lightning.settings import LearnedBound
 from sp4_lightning.state import TensorState
 
 
-def bound(state: TensorState, learned: LearnedBound) -> Array:
-    """The bound on ``|grad|`` in force, float64 of shape ``[T]``; +inf where not armed."""
+def bound(state: TensorState, learned: LearnedBound, every: int) -> Array:
+    """The bound on ``|grad|`` in force, float64 of shape ``[T]``; +inf where not armed.
+
+    Args:
+        state: What is remembered.
+        learned: The tracker's settings, in updates.
+        every: How many updates one observation stands for.
+    """
     xp = namespace(state.level)
-    return xp.where(state.seen >= learned.arm_after, learned.headroom * xp.exp(state.level), math.inf)
+    armed = state.seen >= learned.observations(learned.arm_after, every)
+    return xp.where(armed, learned.headroom * xp.exp(state.level), math.inf)
 
 
-def observe(state: TensorState, q: Array, valid: Array, learned: LearnedBound, every: int, update_every: int) -> None:
+def observe(state: TensorState, q: Array, valid: Array, learned: LearnedBound, every: int) -> None:
     """Take one observation per tensor.
 
     Args:
-        state: Updated in place; its window holds ``learned.window / update_every`` observations.
+        state: Updated in place; its window holds ``learned.window / every`` observations.
         q: float64 of shape ``[T]``, the observed quantiles.
         valid: bool of shape ``[T]``; the others keep their state.
-        learned: The tracker's settings.
-        every: How many updates this observation stands for; the level's pace is scaled by it.
-        update_every: How many updates an observation stands for once the trackers are armed; rank and window are
-            scaled by it.
+        learned: The tracker's settings, in updates.
+        every: How many updates one observation stands for; window, rank, arming and pace are scaled by it.
     """
     xp = namespace(state.level)
     slot, tensor = state.seen % len(state.recent), xp.arange(len(state.seen))
     log_q = xp.log(xp.where(valid, q, 1.0))
     state.recent[slot, tensor] = xp.where(valid, log_q, state.recent[slot, tensor])
     state.seen += valid
-    target = kth_largest(state.recent, learned.observations(learned.rank, update_every))
+    target = kth_largest(state.recent, learned.observations(learned.rank, every))
     move = xp.clip(target - state.level, -math.log(learned.fall) * every, math.log(learned.rise) * every)
-    moved = xp.where(state.seen == learned.arm_after, target, state.level + move)
-    state.level[...] = xp.where(valid & (state.seen >= learned.arm_after), moved, state.level)
+    arm_after = learned.observations(learned.arm_after, every)
+    moved = xp.where(state.seen == arm_after, target, state.level + move)
+    state.level[...] = xp.where(valid & (state.seen >= arm_after), moved, state.level)

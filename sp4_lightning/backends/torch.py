@@ -125,8 +125,8 @@ class TorchBackend:
         if step.counts is not None:
             q = histogram.quantile(view(step.counts), step.learned.quantile, raw)
             valid = q > 0 if update is None else update & (q > 0)
-            tracker.observe(state, q, valid, step.learned, step.every, step.update_every)
-            bound[GRAD] = self._xp.where(step.protects[GRAD], tracker.bound(state, step.learned), math.inf)
+            tracker.observe(state, q, valid, step.learned, step.every)
+            bound[GRAD] = self._xp.where(step.protects[GRAD], tracker.bound(state, step.learned, step.every), math.inf)
 
     def _assign(self, target: Array, value: Array, where: Array | None) -> None:
         target[...] = value if where is None else self._xp.where(where, value, target)

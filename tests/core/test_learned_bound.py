@@ -126,13 +126,25 @@ def test_counting_and_learning_every_nth_update_leaves_skip_and_clamp_to_all():
     assert int(wrapper.engine.skipped) == 20
 
 
-def test_until_the_trackers_can_be_armed_every_update_is_observed():
+def test_arming_takes_as_many_updates_however_few_of_them_are_observed():
     params = parameters((4, 5))
-    wrapper = protect(optim.SGD(params, lr=0.0), update_every=10)
-    train(wrapper, 64)
-    assert wrapper.engine.state.seen.tolist() == [64]
-    train(wrapper, 100, start=64)
-    assert wrapper.engine.state.seen.tolist() == [74]
+    wrapper = protect(optim.SGD(params, lr=0.0), update_every=8)
+    train(wrapper, 56)
+    assert wrapper.engine.state.seen.tolist() == [7]
+    assert bound(wrapper, GRAD).isinf().all()
+    train(wrapper, 1, start=56)
+    assert wrapper.engine.state.seen.tolist() == [8]
+    assert bound(wrapper, GRAD).isfinite().all()
+
+
+@pytest.mark.parametrize("every", [1, 4, 8])
+def test_a_burst_shorter_than_the_rank_is_not_believed_among_the_first_updates_either(every):
+    wrapper, clean = (protect(optim.SGD(parameters((40,)), lr=0.0), update_every=every) for _ in range(2))
+    for step in range(200):
+        burst = 20 <= step < 20 + LearnedBound().rank - 5
+        train(wrapper, 1, start=step, scale=1e6 if burst else 1.0)
+        train(clean, 1, start=step)
+    assert bound(wrapper, GRAD)[0] < 4 * bound(clean, GRAD)[0]
 
 
 @pytest.mark.parametrize("seed", range(2))

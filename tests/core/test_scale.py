@@ -34,9 +34,9 @@ def history(kind, seed):
     return set_gradients, 90
 
 
-def bounds(make, history, factor):
+def bounds(make, history, factor, warmup=70):
     params, (set_gradients, steps) = parameters((4, 5), (50,)), history
-    wrapper, rows = protect(make(params), warmup_steps=70), []
+    wrapper, rows = protect(make(params), warmup_steps=warmup), []
     for step in range(steps):
         set_gradients(params, step)
         for param in params:
@@ -52,14 +52,15 @@ def scaled(rows, factor):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@examples(4)
+@examples(3)
 @given(st.sampled_from(("normal", "sparse", "bursts", "constant")), st.integers(0, 2**32 - 1), st.integers(-12, 12))
 def test_powers_of_two_are_exact(name, kind, seed, k):
-    rows = bounds(MAKERS[name], history(kind, seed), 1.0)
-    got = bounds(MAKERS[name], history(kind, seed), 2.0**k)
-    # exp_avg and exp_avg_sq to the bit; the learned bound goes through a logarithm.
-    assert got[:, 1:].equal(scaled(rows, 2.0**k)[:, 1:])
-    torch.testing.assert_close(got[:, 0], scaled(rows, 2.0**k)[:, 0], rtol=1e-9, atol=0)
+    for warmup in (70, 10**6):
+        rows = scaled(bounds(MAKERS[name], history(kind, seed), 1.0, warmup), 2.0**k)
+        got = bounds(MAKERS[name], history(kind, seed), 2.0**k, warmup)
+        # The learned bound goes through a logarithm; without it those of the moments are equal to the bit.
+        torch.testing.assert_close(got, rows, rtol=1e-9, atol=0)
+    assert got[:, 1:].equal(rows[:, 1:])
 
 
 @pytest.mark.parametrize("factor", [3.0, 1 / 7, 100.0])

@@ -37,7 +37,7 @@ def test_vectorised_and_plain_tracker_agree_over_500_observations(learned, every
         observe(state, seen, learned, every, library)
         for one, x in zip(plain, seen, strict=True):
             one.observe(x)
-        np.testing.assert_allclose(tracker.bound(state, learned), [one.bound() for one in plain], rtol=1e-11)
+        np.testing.assert_allclose(tracker.bound(state, learned, every), [one.bound() for one in plain], rtol=1e-11)
     np.testing.assert_allclose(state.level, [one.level for one in plain], rtol=1e-11)
 
 
@@ -51,7 +51,7 @@ def test_a_tensor_is_tracked_as_if_it_were_alone(seed, tensors):
         observe(together, seen, learned)
         for state, x in zip(alone, seen, strict=True):
             observe(state, [x], learned)
-    assert tracker.bound(together, learned).tolist() == [float(tracker.bound(s, learned)[0]) for s in alone]
+    assert tracker.bound(together, learned, 1).tolist() == [float(tracker.bound(s, learned, 1)[0]) for s in alone]
 
 
 @examples(10)
@@ -69,14 +69,14 @@ def test_invalid_observations_leave_every_vector_as_it_was(seed):
 def test_the_bound_is_infinite_until_the_last_of_the_first_observations():
     state, learned = fresh(2), LearnedBound()
     for k in range(learned.arm_after):
-        assert np.isinf(tracker.bound(state, learned)).all()
+        assert np.isinf(tracker.bound(state, learned, 1)).all()
         observe(state, [1.0, None])
         assert state.seen.tolist() == [k + 1, 0]
-    assert tracker.bound(state, learned).tolist() == [learned.headroom, math.inf]
+    assert tracker.bound(state, learned, 1).tolist() == [learned.headroom, math.inf]
 
 
 def test_spikes_among_the_first_observations_do_not_count():
     state, learned = fresh(1), LearnedBound()
     for k in range(learned.arm_after):
         observe(state, [1e9 if k % 3 == 0 else 1.0])
-    assert tracker.bound(state, learned)[0] == learned.headroom
+    assert tracker.bound(state, learned, 1)[0] == learned.headroom

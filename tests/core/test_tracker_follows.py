@@ -24,7 +24,7 @@ class Tracked:
         for _ in range(times):
             self.newest = scale * math.exp(self.rnd.gauss(0, self.noise if noise is None else noise))
             observe(self.state, [self.newest], every=self.every)
-            self.bounds.append(float(tracker.bound(self.state, LEARNED)[0]))
+            self.bounds.append(float(tracker.bound(self.state, LEARNED, self.every)[0]))
         return self.bounds[-1]
 
 
@@ -106,7 +106,7 @@ def test_on_stationary_data_the_bound_neither_shrinks_nor_grows(noise, seed):
 @pytest.mark.parametrize("every", [1, 4, 8])
 def test_one_observation_for_many_updates_moves_as_far_as_they_would(every):
     one = Tracked(noise=0.0, every=every)
-    one.see(1.0, LEARNED.arm_after)
+    one.see(1.0, LEARNED.observations(LEARNED.arm_after, every))
     one.see(1e6, math.ceil(LEARNED.rank / every) - 1)
     level = float(one.state.level[0])
     assert level == 0.0

@@ -15,6 +15,7 @@ class ReferenceTracker:
         self.learned, self.every = learned, every
         self.window = math.ceil(learned.window / every)
         self.rank = math.ceil(learned.rank / every)
+        self.arm_after = math.ceil(learned.arm_after / every)
         self.all = []
         self.level = None
 
@@ -23,7 +24,7 @@ class ReferenceTracker:
         if q is None:
             return
         self.all.append(math.log(q))
-        if len(self.all) < self.learned.arm_after:
+        if len(self.all) < self.arm_after:
             return
         target = sorted(self.all[-self.window :])[-self.rank]
         if self.level is None:
@@ -55,6 +56,5 @@ def observe(state, observations, learned=None, every=1, library=np):
         library.asarray(q, dtype=library.float64),
         library.asarray(valid),
         learned or LearnedBound(),
-        every,
         every,
     )
