@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-import numpy as np
 import torch
 from torch.optim import Optimizer
 
 from sp4_lightning.admission import admit
-from sp4_lightning.arrays import namespace, view
+from sp4_lightning.arrays import view
 from sp4_lightning.backends import choose_backend
 from sp4_lightning.errors import ConfigurationError
 from sp4_lightning.groups import ParamGroup, matching
 from sp4_lightning.held import Held
+from sp4_lightning.publication import Publication
 from sp4_lightning.quantities import EXP_AVG, GRAD, QUANTITIES, Quantity
 from sp4_lightning.scaling import Unscaled
 from sp4_lightning.settings import Settings
@@ -75,10 +75,10 @@ class Engine:
         self.device = device = admit(optimizer, self.held, self.name, settings.mode)
         self.backend = choose_backend(settings.backend, self.held.params)
         self.update_every = settings.update_every or self.backend.update_every
-        self.groups = list(dict.fromkeys(self.held.group))
         self.state = TensorState.fresh(
             len(self.held), settings.learned.observations(settings.learned.window, self.update_every), device
         )
+        self.join(switch, table)
         self.tally = torch.zeros(3 + len(self.groups), dtype=torch.int64, device=device)
         # Views, which stay valid: counters only ever change in place.
         self.steps, self.skipped, self.streak = self.tally[:3].unbind()
@@ -89,14 +89,8 @@ class Engine:
         self._unscaled = Unscaled()
         self._tally = view(self.tally)
         self.viewer = Viewer(optimizer, self.held, self.state, self.name)
-        self._sizes = view(torch.tensor([param.numel() for param in self.held.params], device=device))
-        self._members = view(
-            torch.tensor([[g == group for g in self.held.group] for group in self.groups], device=device)
-        )
         self._protects = view(torch.tensor([self.protects(quantity) for quantity in QUANTITIES], device=device))
-        self._rows_of_grad = view(torch.tensor([[quantity == "grad"] for quantity in QUANTITIES], device=device))
         self._pending: Step | None = None
-        self.join(switch, table)
         self.publish()
 
     def join(self, switch: Switch, table: BoundsTable) -> None:
@@ -108,7 +102,8 @@ class Engine:
         self.switch = switch
         self.table = table
         self._phase = view(switch.phase)
-        self._columns = [table.column(group) for group in self.groups]
+        self._publication = Publication(self.state, self.held.group, table)
+        self.groups = self._publication.groups
 
     def protects(self, quantity: Quantity) -> list[bool]:
         """Per tensor, whether this quantity has not been switched off for its group."""
@@ -123,8 +118,7 @@ class Engine:
 
     def before(self) -> None:
         """Between the gradients and the update: skip, repair and clamp."""
-        # NumPy warns of what IEEE arithmetic does with an infinite bound or a non-finite gradient; all of it is meant.
-        with torch.no_grad(), np.errstate(all="ignore"):
+        with torch.no_grad():
             self._unscaled.begin(self.optimizer)
             step = self._look()
             try:
@@ -148,17 +142,14 @@ class Engine:
         step, self._pending = self._pending, None
         if step is None:  # the optimizer did not call its closure
             return
-        with np.errstate(all="ignore"):
-            self.backend.learn(step)
-            if step.learns:
-                self.publish()
+        self.backend.learn(step)
         self.viewer.leave()
         self.calls += 1
         self._count(step)
 
     def _look(self) -> Step:
         return self.viewer.look(
-            met=self._met,
+            publication=self._publication,
             protects=self._protects,
             learned=self.settings.learned,
             # A plain number where the host may look: NumPy compares its scalars with an enum a hundred times slower.
@@ -172,25 +163,23 @@ class Engine:
         self._unscaled.end(self.optimizer)
 
     def _count(self, step: Step) -> None:
-        tally, skipped = self._tally, step.skip & (step.phase > Phase.OBSERVE)
+        tally = self._tally
+        if step.clean:
+            tally[0] += step.executed
+            tally[2] = 0
+            tally[3:] += step.executed
+            return
+        skipped = step.skip & (step.phase > Phase.OBSERVE)
         tally[0] += step.executed
         tally[1] += skipped
         tally[2] = (tally[2] + 1) * skipped
-        tally[3:] += step.executed if step.clean else (self._members & (step.usable & step.executed)).any(1)
+        tally[3:] += (self._publication.members & (step.usable & step.executed)).any(1)
         if self.device.type == "cpu" and skipped:
             check_streak(self.name, int(tally[2]), self.settings)
 
     def publish(self) -> None:
-        """Write each group's largest bound to the table.
-
-        A tensor that has never had a gradient has no bound and needs none, so it does not hold its group's grad
-        bound at +inf.
-        """
-        xp, bound, values = namespace(self.state.bound), self.state.bound, view(self.table.values)
-        shown = xp.where(self._rows_of_grad & (self.state.seen == 0), 0.0, bound)
-        largest = xp.amax(xp.where(self._members, shown[:, None], 0.0), -1)
-        values[:, self._columns] = xp.asarray(xp.where(largest > 0, largest, math.inf), dtype=xp.float32)
-        self._met = self._sizes * xp.isfinite(bound[GRAD])
+        """Write each group's largest bound to the table."""
+        self._publication.publish()
 
     def notify_scale_change(self, factor: float, groups: Collection[str] | None = None) -> None:
         """Announce that gradients will be ``factor`` times as large from now on, e.g. after rescaling rewards.

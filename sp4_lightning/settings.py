@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from sp4_lightning.errors import ConfigurationError
 from sp4_lightning.naming import did_you_mean
 from sp4_lightning.quantities import QUANTITIES, Quantity
 
 Mode = Literal["observe", "enforce"]
-BackendName = Literal["torch", "cuda"]
+BackendName = Literal["torch", "cpp", "cuda"]
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.mode not in ("observe", "enforce"):
             raise ConfigurationError(f"mode must be 'observe' or 'enforce', got {self.mode!r}.")
-        if self.backend not in (None, "torch", "cuda"):
-            raise ConfigurationError(f"backend must be 'torch', 'cuda' or None, got {self.backend!r}.")
+        if self.backend not in (None, *get_args(BackendName)):
+            raise ConfigurationError(f"backend must be 'torch', 'cpp', 'cuda' or None, got {self.backend!r}.")
         _require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         _require(self.update_every is None or self.update_every >= 1, "update_every", self.update_every, "1 or more")
         _require(self.max_skip_streak >= 1, "max_skip_streak", self.max_skip_streak, "1 or more")

@@ -9,6 +9,7 @@ from torch import Tensor
 from sp4_lightning.arrays import Array
 from sp4_lightning.held import Found
 from sp4_lightning.hyper import Hyper
+from sp4_lightning.publication import Publication
 from sp4_lightning.settings import LearnedBound
 from sp4_lightning.state import TensorState
 
@@ -23,8 +24,8 @@ class Step:
     """bool ``[T]``: the parameter was written by somebody else since the last step; None: none was."""
     present: Array | None
     """bool ``[T]``: there is a gradient; None: there is one for every tensor."""
-    met: Array
-    """int64 ``[T]``: elements that meet a finite learned bound."""
+    publication: Publication
+    """Where the bounds are published when they have been learned."""
     protects: Array
     """bool ``[4, T]``: the quantity's protection is not switched off."""
     hyper: Hyper
@@ -51,10 +52,12 @@ class Step:
 
     largest: Array = field(init=False)
     """float64 ``[4, T]``: each tensor's largest magnitude, NaN or inf where an element is; 0 where there is none."""
-    excess: Array = field(init=False)
-    """float64 ``[T]``: largest ``exp_avg² / c² - exp_avg_sq``; above zero or NaN where the pair must be looked at."""
-    counts: Tensor | None = field(init=False)
-    """int64 ``[T, bins]`` on learning steps."""
+    limit: Array = field(init=False)
+    """float64 ``[4, T]``: the bounds with their slack, as they are enforced."""
+    within: Array = field(init=False)
+    """bool ``[4, T]``: ``largest`` is below ``limit``."""
+    consistent: Array = field(init=False)
+    """bool ``[T]``: ``exp_avg² / c² <= exp_avg_sq`` holds for every element."""
     clean: bool = field(init=False)
     """Known on the host: every tensor has a gradient and all of them are within their bounds."""
     acting: Array = field(init=False)

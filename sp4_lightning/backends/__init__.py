@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Protocol
 
 from torch import Tensor
 
+from sp4_lightning.backends.base import Backend
+from sp4_lightning.backends.cpp import CppBackend
 from sp4_lightning.backends.torch import TorchBackend
 from sp4_lightning.errors import BackendError
 from sp4_lightning.settings import BackendName
-from sp4_lightning.step import Step
 
-
-class Backend(Protocol):
-    """What an engine asks for, in this order, around one update."""
-
-    name: BackendName
-    update_every: int
-    """How often to count and learn unless the user says."""
-
-    def protect(self, step: Step) -> None:
-        """Read every tensor once, decide on the skip, mend the moments and parameters, clamp the gradients."""
-
-    def learn(self, step: Step) -> None:
-        """After the update: advance the derived bounds and, on learning steps, the learned ones."""
+_log = logging.getLogger(__name__)
 
 
 def choose_backend(name: BackendName | None, params: Sequence[Tensor]) -> Backend:
@@ -38,4 +27,14 @@ def choose_backend(name: BackendName | None, params: Sequence[Tensor]) -> Backen
             f"backend='cuda' was asked for, but this version has no CUDA kernels yet (the parameters are on "
             f"{params[0].device}). Set backend=None or backend='torch'."
         )
+    if name == "cpp":
+        return CppBackend(params)
+    if name is None and params[0].device.type == "cpu":
+        try:
+            return CppBackend(params)
+        except BackendError as error:
+            _log.warning("Using the slower backend 'torch'. %s", error)
     return TorchBackend(params)
+
+
+__all__ = ["Backend", "choose_backend"]

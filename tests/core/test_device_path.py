@@ -40,7 +40,7 @@ def as_on_a_device(monkeypatch):
 
 def eventful(make, **options):
     params = parameters(*SHAPES)
-    wrapper = protect(make(params), **{"learned": QUICK, "warmup_steps": 10, **options})
+    wrapper = protect(make(params), **{"learned": QUICK, "warmup_steps": 10, "backend": "torch", **options})
     for step in range(45):
         gradients(params, step)
         if step in (5, 18):  # before and after the flip; finite elements of a skipped step beyond their bound
@@ -97,7 +97,7 @@ def test_what_is_switched_off_stays_off(as_on_a_device, off):
 def test_other_precisions(as_on_a_device, dtype):
     def life():
         params = parameters((5, 3), (40,), dtype=dtype)
-        wrapper = protect(optim.Adam(params), learned=QUICK, warmup_steps=10)
+        wrapper = protect(optim.Adam(params), learned=QUICK, warmup_steps=10, backend="torch")
         for step in range(30):
             gradients(params, step)
             if step == 25:
@@ -116,7 +116,9 @@ def test_a_protection_and_its_report(as_on_a_device):
         for i, param in enumerate(net.parameters()):
             param.data.fill_(0.1 * i)
         optimizers = [optim.Adam(net["a"].parameters()), optim.SGD(net["b"].parameters(), 0.1)]
-        protection = Protection(optimizers, net, settings=Settings(learned=QUICK, warmup_steps=10, update_every=1))
+        protection = Protection(
+            optimizers, net, settings=Settings(learned=QUICK, warmup_steps=10, update_every=1, backend="torch")
+        )
         for step in range(30):
             gradients(list(net.parameters()), step, scale=1e5 if step == 25 else 1.0)
             for optimizer in optimizers:

@@ -82,10 +82,10 @@ def test_a_backend_that_cannot_be_had_is_an_error_that_says_the_way_out():
     assert "Set backend=None or backend='torch'." in text
 
 
-@pytest.mark.parametrize("backend", [None, "torch"])
-def test_the_torch_backend_is_there(backend):
+@pytest.mark.parametrize(("backend", "expected"), [(None, "cpp"), ("cpp", "cpp"), ("torch", "torch")])
+def test_a_backend_is_the_one_asked_for_or_the_fastest(backend, expected):
     wrapper = protect(optim.Adam(parameters((3,))), backend=backend)
-    assert wrapper.engine.backend.name == "torch"
+    assert wrapper.engine.backend.name == expected
 
 
 def test_how_often_to_learn_is_the_users_or_the_backends_choice():
