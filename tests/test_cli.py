@@ -74,7 +74,7 @@ def stopped(tmp_path, monkeypatch, capsys):
     return run
 
 
-@pytest.mark.parametrize("overlay", sorted(path.name for path in CONFIGS.glob("*.yaml")))
+@pytest.mark.parametrize("overlay", sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml")))
 def test_every_configuration_is_valid(overlay, stopped):
     code, errors = stopped("--config", CONFIGS / "base.yaml", "--config", CONFIGS / overlay, "--print_config")
     assert (code, errors) == (0, [])

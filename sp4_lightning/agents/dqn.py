@@ -55,8 +55,9 @@ class DQNAgent(PlayedValidation):
         epsilon_final: Share of random actions after exploration.
         exploration: Share of ``total_steps`` over which random actions fall from all to ``epsilon_final``.
         bonus: Weight of the curiosity bonus at the start; it falls to 0 over the first half.
+        iql_clip: Whether IQL's two values bound the bootstrap.
         quantiles: Taus per update on either side of the IQN's loss.
-        cvar: Below 1, actions maximise the mean of this share of worst outcomes instead of Q.
+        cvar: Actions maximise the IQN's mean over this share of worst outcomes, 1 being its plain mean; None: Q.
         epoch_updates: Updates in an epoch, after which Lightning validates.
         eval_episodes: Episodes of a validation or test.
         seed: Of initial weights, environments, exploration, sampling and, when training starts, torch's generator.
@@ -102,8 +103,9 @@ class DQNAgent(PlayedValidation):
         epsilon_final: float = 0.04,
         exploration: float = 0.16,
         bonus: float = 0.05,
+        iql_clip: bool = True,
         quantiles: int = 8,
-        cvar: float = 1.0,
+        cvar: float | None = None,
         epoch_updates: int = 500,
         eval_episodes: int = 10,
         seed: int = 0,
@@ -134,6 +136,7 @@ class DQNAgent(PlayedValidation):
                 probe.actions.branches,
                 auxiliaries=present,
                 td_loss=td_loss,
+                iql_clip=iql_clip,
                 quantiles=quantiles,
                 cvar=cvar,
             )

@@ -26,7 +26,7 @@ GROUPS = ("dqn_trunk", "dqn_value", "dqn_branches", *AUXILIARIES)
 """All parameter groups, in their traditional order."""
 
 ACTING_TAUS = 32
-"""Quantiles that a risk-averse action averages (Dabney et al. 2018, section 4)."""
+"""Quantiles that an action of the IQN averages (Dabney et al. 2018, section 4)."""
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -60,11 +60,12 @@ class Learner(nn.Module):
             one of the IQL values no bracket around the bootstrap, without attention only the newest
             observation counts, without curiosity there is no bonus.
         td_loss: Error measure of the Q values.
+        iql_clip: Whether the IQL values bracket the bootstrap; both are trained in any case.
         quantiles: Taus per update on either side of the IQN's loss, N.
-        cvar: Share of worst outcomes that decides actions; at 1 the Q values decide alone.
+        cvar: Share of worst outcomes whose mean, in the IQN's eyes, decides actions; None lets Q decide.
 
     Raises:
-        ConfigurationError: An unknown auxiliary, or risk aversion without IQN.
+        ConfigurationError: An unknown auxiliary, or acting by the IQN without IQN.
     """
 
     def __init__(
@@ -75,8 +76,9 @@ class Learner(nn.Module):
         *,
         auxiliaries: Iterable[str] = AUXILIARIES,
         td_loss: Literal["huber", "mse"] = "huber",
+        iql_clip: bool = True,
         quantiles: int = 8,
-        cvar: float = 1.0,
+        cvar: float | None = None,
     ) -> None:
         super().__init__()
         present = tuple(auxiliaries)
@@ -86,11 +88,12 @@ class Learner(nn.Module):
                     f"There is no auxiliary trainer {name!r}.{did_you_mean(name, AUXILIARIES)} "
                     f"Trainers are {', '.join(AUXILIARIES)}."
                 )
-        if not 0.0 < cvar <= 1.0:
+        if cvar is not None and not 0.0 < cvar <= 1.0:
             raise ConfigurationError(f"cvar must lie in (0, 1], got {cvar}.")
-        if cvar < 1.0 and "iqn" not in present:
+        if cvar is not None and "iqn" not in present:
             raise ConfigurationError(f"cvar={cvar} needs the quantiles of 'iqn', which is not among auxiliaries.")
         self.td_loss = td_loss
+        self.iql_clip = iql_clip
         self.quantiles = quantiles
         self.cvar = cvar
         self.online = QNetwork(observation_size, history, branches, attention="attention" in present)
@@ -119,10 +122,10 @@ class Learner(nn.Module):
     def act(self, history: Tensor) -> Tensor:
         """Greedy actions: float ``[E, K, d]`` to int64 ``[E, D]``."""
         features = self.online.features(history)
-        if self.cvar < 1.0 and self.iqn is not None:
+        if self.cvar is not None and self.iqn is not None:
             tau = risk_averse_tau(self.cvar, ACTING_TAUS, history.device)
-            risky: Tensor = self.iqn(features, tau).mean(1)
-            return risky.argmax(-1)
+            worst: Tensor = self.iqn(features, tau).mean(1)
+            return worst.argmax(-1)
         return self.online.q_values(features).argmax(-1)
 
     def losses(self, batch: Transitions, bonus: float = 0.0) -> dict[str, Tensor]:
@@ -178,7 +181,7 @@ class Learner(nn.Module):
         values = pick(self.target.q_values(lagged), actions).mean(-1)
         size = reward.shape[0]
         bootstrap = values[:size]
-        if self.iql_high is not None and self.iql_low is not None:
+        if self.iql_clip and self.iql_high is not None and self.iql_low is not None:
             bootstrap = bracket(bootstrap, self.iql_high(next_features), self.iql_low(next_features))
         samples = None
         if self.iqn_target is not None:

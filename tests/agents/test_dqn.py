@@ -132,7 +132,7 @@ def test_validation_does_not_disturb_training(make_agent, make_trainer):
     assert_same(weights(watched), weights(alone))
 
 
-@pytest.mark.parametrize("cvar", [1.0, 0.25])
+@pytest.mark.parametrize("cvar", [None, 0.25])
 def test_validate_and_test_play_reproducible_episodes(make_agent, make_trainer, cvar):
     agent, trainer = make_agent(cvar=cvar), make_trainer(limit_val_batches=1)
     first = trainer.validate(agent, verbose=False)

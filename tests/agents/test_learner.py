@@ -114,6 +114,19 @@ def test_target_is_the_branching_double_dqn_value_within_the_bracket(learner):
     torch.testing.assert_close(learner._target(batch, batch.reward).taken, taken)
 
 
+def test_without_the_clip_the_bootstrap_goes_beyond_the_bracket(learner):
+    batch = make_batch()
+    for head in (learner.iql_high, learner.iql_low):  # far below Q, so that the bracket always binds
+        head.layers[2].bias.data.fill_(-50.0)
+    clipped = learner._target(batch, batch.reward).value
+    learner.iql_clip = False
+    free = learner._target(batch, batch.reward).value
+    best = learner.online(batch.next_history).argmax(-1)
+    bootstrap = pick(learner.target(batch.next_history), best).mean(-1)
+    torch.testing.assert_close(free, batch.reward + batch.discount * bootstrap)
+    assert torch.equal(free > clipped, batch.discount > 0)
+
+
 def test_losses_depend_on_the_batch_the_networks_and_torchs_generator_only(learner):
     state = {name: value.clone() for name, value in learner.state_dict().items()}
 
@@ -170,12 +183,19 @@ def test_the_agent_trains_without_any_auxiliary(make_agent, make_trainer, absent
 def test_risk_aversion_acts_on_the_worst_quantiles():
     torch.manual_seed(0)
     neutral, averse = Learner(5, 4, (4,)), Learner(5, 4, (4,), cvar=0.25)
-    averse.load_state_dict(neutral.state_dict())
     history = torch.randn(64, 4, 5)
-    features = averse.online.features(history)
+    features = neutral.online.features(history)
+    everywhere = (torch.arange(32) + 0.5) / 32
+    # All actions alike on average, so that other quantiles mean other actions.
+    neutral.iqn.layers[2].bias.data -= neutral.iqn(features, everywhere).mean((0, 1, 2)).detach()
+    averse.load_state_dict(neutral.state_dict())
     tau = 0.25 * (torch.arange(32) + 0.5) / 32
     assert torch.equal(averse.act(history), averse.iqn(features, tau).mean(1).argmax(-1))
     assert torch.equal(neutral.act(history), neutral.online(history).argmax(-1))
+    mean = Learner(5, 4, (4,), cvar=1.0)
+    mean.load_state_dict(neutral.state_dict())
+    assert torch.equal(mean.act(history), mean.iqn(features, everywhere).mean(1).argmax(-1))
+    assert not torch.equal(mean.act(history), averse.act(history))
 
 
 @pytest.mark.parametrize(
