@@ -1,6 +1,5 @@
 """What devices other than a CPU run, run on a CPU: torch tensors for the vectors, and select in place of looking."""
 
-import math
 import sys
 
 import pytest
@@ -11,10 +10,8 @@ from sp4_lightning import Protection, Settings, arrays
 from sp4_lightning import engine as engine_module
 from sp4_lightning.backends import flats
 from sp4_lightning.step import Step
-from tests.core.making import OPTIMIZERS, QUICK, gradients, learned_state, parameters, protect, same, snapshot
-
-SHAPES = ((5, 3), (7,), (), (40,))
-COUNTERS = ("clamped", "counted", "repaired")
+from tests.core.lives import assert_equal_lives, eventful
+from tests.core.making import OPTIMIZERS, QUICK, gradients, parameters, protect, same
 
 
 @pytest.fixture
@@ -38,56 +35,19 @@ def as_on_a_device(monkeypatch):
     return force
 
 
-def eventful(make, **options):
-    params = parameters(*SHAPES)
-    wrapper = protect(make(params), **{"learned": QUICK, "warmup_steps": 10, "backend": "torch", **options})
-    for step in range(45):
-        gradients(params, step)
-        if step in (5, 18):  # before and after the flip; finite elements of a skipped step beyond their bound
-            params[0].grad[0, 0], params[3].grad[1] = math.nan, 1e9
-        if step == 20:
-            params[3].grad[0] = 1e6
-        if step == 25:
-            params[0].data[1, 1], params[1].data[2] = 1e6, math.nan
-        if step == 28:
-            for entry in (wrapper.state.get(p, {}) for p in params[:2]):
-                for key, value in (("exp_avg", 1e8), ("exp_avg_sq", -1.0), ("momentum_buffer", math.inf)):
-                    if isinstance(entry.get(key), torch.Tensor):
-                        entry[key].data[0] = value
-        if step in (30, 31):
-            params[2].grad = None
-        if step == 35:
-            params[1].grad[0] = math.inf
-        wrapper.step()
-    return wrapper
-
-
-def assert_equal_lives(one, two):
-    assert same(snapshot(one.base), snapshot(two.base))
-    a, b = learned_state(one), learned_state(two)
-    for key in ("bound", "level", "recent", "ratio_sq"):
-        torch.testing.assert_close(a[key], b[key], rtol=1e-12, atol=0)
-    assert a["seen"].equal(b["seen"])
-    for key in COUNTERS:
-        counts = [torch.as_tensor(getattr(w.engine.state, key)).tolist() for w in (one, two)]
-        assert counts[0] == counts[1], key
-    assert one.engine.tally.equal(two.engine.tally)
-    torch.testing.assert_close(one.engine.table.values, two.engine.table.values)
-
-
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
 @pytest.mark.parametrize("name", ["Adam-l2", "NAdam", "RAdam", "RMSprop", "SGD", "SGD-momentum", "Adagrad", "Adamax"])
 def test_a_whole_life_is_the_same(as_on_a_device, name, mode):
-    looked = eventful(OPTIMIZERS[name], mode=mode)
+    looked = eventful(OPTIMIZERS[name], mode=mode, backend="torch")
     as_on_a_device()
-    selected = eventful(OPTIMIZERS[name], mode=mode)
+    selected = eventful(OPTIMIZERS[name], mode=mode, backend="torch")
     assert isinstance(selected.engine.state.bound, torch.Tensor)
     assert_equal_lives(looked, selected)
 
 
 @pytest.mark.parametrize("off", [["grad"], ["param"], ["exp_avg", "exp_avg_sq"], ["param", "exp_avg", "exp_avg_sq"]])
 def test_what_is_switched_off_stays_off(as_on_a_device, off):
-    options = {"off": {"*": off}}
+    options = {"off": {"*": off}, "backend": "torch"}
     looked = eventful(OPTIMIZERS["Adam"], **options)
     as_on_a_device()
     assert_equal_lives(looked, eventful(OPTIMIZERS["Adam"], **options))
