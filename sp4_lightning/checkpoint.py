@@ -6,12 +6,13 @@ from typing import Any
 
 from sp4_lightning.engine import Engine
 from sp4_lightning.errors import CheckpointError
+from sp4_lightning.resampling import resample
 
-VERSION = 1
+VERSION = 2
 """Of the saved layout; raised whenever it changes."""
 
 
-_ENTRIES = ("groups", "calls", "phase", "tally", "tensors")
+_ENTRIES = ("groups", "calls", "phase", "tally", "update_every", "tensors")
 
 
 def save_engine(engine: Engine) -> dict[str, Any]:
@@ -22,6 +23,7 @@ def save_engine(engine: Engine) -> dict[str, Any]:
         "calls": engine.calls,
         "phase": int(engine.switch.phase),
         "tally": engine.tally.cpu().clone(),
+        "update_every": engine.update_every,
         "tensors": engine.state.state_dict(engine.held.keys),
     }
 
@@ -54,17 +56,27 @@ def check_engine(engine: Engine, saved: dict[str, Any]) -> None:
             f"The checkpoint's tally for {engine.name} should be {len(engine.tally)} counts, got "
             f"{saved['tally'].tolist()}: it is damaged. Repair it, {mend}."
         )
-    engine.state.check(saved["tensors"], engine.held.keys, engine.name)
+    every = saved["update_every"]
+    if not isinstance(every, int) or every < 1:
+        raise CheckpointError(
+            f"The checkpoint's update_every for {engine.name} should be 1 or more, got {every!r}: it is damaged. "
+            f"Repair it, {mend}."
+        )
+    window = engine.settings.learned.observations(engine.settings.learned.window, every)
+    engine.state.check(saved["tensors"], engine.held.keys, engine.name, window)
 
 
 def load_engine(engine: Engine, saved: dict[str, Any]) -> None:
     """Take over saved state, and its phase as far as the mode allows.
 
+    State that was learned at another ``update_every`` is resampled, see :mod:`sp4_lightning.resampling`.
+
     Raises:
         CheckpointError: It does not fit; nothing has been written.
     """
     check_engine(engine, saved)
-    engine.state.load_state_dict(saved["tensors"], engine.held.keys)
+    tensors = resample(saved["tensors"], engine.settings.learned, saved["update_every"], engine.update_every)
+    engine.state.load_state_dict(tensors, engine.held.keys)
     engine.tally.copy_(saved["tally"])
     engine.calls = saved["calls"]
     engine.switch.restore(saved["phase"])
