@@ -78,17 +78,24 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
         return view(torch.tensor(values, dtype=dtype, device=device))
 
     recursions = [[d.exp_avg for d in dynamics], [d.exp_avg_sq for d in dynamics]]
+    errors = [derived.error(dtype) for dtype in dtypes]
     decays, weights, slacks = [], [], []
     for row in recursions:
         rounded = [derived.rounding(r[0] if r else 1.0, dtype) for r, dtype in zip(row, dtypes, strict=True)]
         # A decay of exactly 0 would turn a bound of +inf into NaN.
         decays.append([max(decay, TINY) if r else 1.0 for (decay, _), r in zip(rounded, row, strict=True)])
-        weights.append([r[1] if r else 0.0 for r in row])
+        weights.append([r[1] * (1 + error) if r else 0.0 for r, error in zip(row, errors, strict=True)])
         slacks.append([1 + slack for _, slack in rounded])
     exact = [1.0] * len(dynamics)
     has_ratio = tuple(d.consistent and dtype in consistency.SLACK for d, dtype in zip(dynamics, dtypes, strict=True))
-    betas = [(d.exp_avg[0], d.exp_avg_sq[0]) if d.exp_avg and d.exp_avg_sq else (0.0, 0.0) for d in dynamics]
-    ratio = [consistency.rates(*pair) if has else (1.0, 0.0) for pair, has in zip(betas, has_ratio, strict=True)]
+    betas = [
+        (derived.slowed(d.exp_avg[0], dtype), d.exp_avg_sq[0]) if d.exp_avg and d.exp_avg_sq else (0.0, 0.0)
+        for d, dtype in zip(dynamics, dtypes, strict=True)
+    ]
+    ratio = [
+        consistency.rates(*pair, error) if has else (1.0, 0.0)
+        for pair, error, has in zip(betas, errors, has_ratio, strict=True)
+    ]
     return Hyper(
         started=vector([[r is not None for r in row] for row in recursions], torch.bool),
         decay=vector(decays),
@@ -96,9 +103,7 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
         slack=vector([[1 + 4 * torch.finfo(dtype).eps for dtype in dtypes], exact, *slacks]),
         tiny=vector([torch.finfo(dtype).tiny for dtype in dtypes]),
         consistent=has_ratio,
-        ratio_start=vector(
-            [_ratio_start(d, pair, has) for d, pair, has in zip(dynamics, betas, has_ratio, strict=True)]
-        ),
+        ratio_start=vector([_ratio_start(*each) for each in zip(dynamics, betas, errors, has_ratio, strict=True)]),
         ratio_decay=vector([max(decay, TINY) for decay, _ in ratio]),
         ratio_gain=vector([gain for _, gain in ratio]),
         ratio_slack_sq=vector([(1 + consistency.SLACK.get(dtype, 0.0)) ** 2 for dtype in dtypes]),
@@ -113,9 +118,9 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
     )
 
 
-def _ratio_start(dynamics: Dynamics, betas: tuple[float, float], has_ratio: bool) -> float:
+def _ratio_start(dynamics: Dynamics, betas: tuple[float, float], error: float, has_ratio: bool) -> float:
     if has_ratio:
-        return consistency.constant_sq(*betas)
+        return consistency.constant_sq(*betas, error)
     # Without the ratio a step that depends on it has no bound.
     return math.inf if dynamics.step_ratio else 0.0
 
