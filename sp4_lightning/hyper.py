@@ -17,6 +17,9 @@ from sp4_lightning.dynamics import Dynamics, ParamGroupDict, dynamics_of
 
 TINY = 1e-300
 """Stands for a decay of zero."""
+LARGEST_RATIO = 1e130
+"""No float32 moments have a larger c²: 3e38 squared, over the smallest number, is 1e122. Larger ones of float64 moments
+are held in check by the optimizer's eps."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,10 @@ class Hyper:
     """The smallest normal number of each tensor's type, added to every limit: below it moments stop decaying."""
     consistent: tuple[bool, ...]
     """On the host: exp_avg and exp_avg_sq obey Cauchy-Schwarz."""
-    ratio_start: Array
+    ratio_constant: Array
     """c² for these betas."""
+    ratio_start: Array
+    """c² for moments that other updates have made: with these betas, or with others that a scheduler had set."""
     ratio_decay: Array
     ratio_gain: Array
     ratio_slack_sq: Array
@@ -59,6 +64,11 @@ class Hyper:
         """The part of the largest step that gradients do not change, in learning rates."""
         root = namespace(ratio_sq).sqrt(ratio_sq * self.ratio_slack_sq)
         return self.step_ratio * root + self.step_const
+
+    def cap_ratio(self, ratio_sq: Array) -> None:
+        """Make c² finite where there is a rule: from infinity, where betas without one leave it, nothing leads back."""
+        xp = namespace(ratio_sq)
+        ratio_sq[...] = xp.where(self.ratio_gain > 0, xp.clip(ratio_sq, 0.0, LARGEST_RATIO), ratio_sq)
 
     def limit_ratio(self, ratio_sq: Array) -> Array:
         """c² with its slack, +inf where exp_avg and exp_avg_sq need not be consistent."""
@@ -96,6 +106,7 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
         consistency.rates(*pair, error) if has else (1.0, 0.0)
         for pair, error, has in zip(betas, errors, has_ratio, strict=True)
     ]
+    ratios = [_ratios(*each) for each in zip(dynamics, dtypes, has_ratio, strict=True)]
     return Hyper(
         started=vector([[r is not None for r in row] for row in recursions], torch.bool),
         decay=vector(decays),
@@ -103,7 +114,10 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
         slack=vector([[1 + 4 * torch.finfo(dtype).eps for dtype in dtypes], exact, *slacks]),
         tiny=vector([torch.finfo(dtype).tiny for dtype in dtypes]),
         consistent=has_ratio,
-        ratio_start=vector([_ratio_start(*each) for each in zip(dynamics, betas, errors, has_ratio, strict=True)]),
+        ratio_constant=vector([starts[0] for starts in ratios]),
+        # c² moves towards the constant of the betas of each update, so it never passes the largest of them; and over an
+        # interval of beta1 the constant, falling up to beta1 = beta2 and rising from there on, is largest at an end.
+        ratio_start=vector([max(starts) for starts in ratios]),
         ratio_decay=vector([max(decay, TINY) for decay, _ in ratio]),
         ratio_gain=vector([gain for _, gain in ratio]),
         ratio_slack_sq=vector([(1 + consistency.SLACK.get(dtype, 0.0)) ** 2 for dtype in dtypes]),
@@ -118,11 +132,15 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
     )
 
 
-def _ratio_start(dynamics: Dynamics, betas: tuple[float, float], error: float, has_ratio: bool) -> float:
-    if has_ratio:
-        return consistency.constant_sq(*betas, error)
+def _ratios(dynamics: Dynamics, dtype: torch.dtype, has_ratio: bool) -> list[float]:
+    """c² for the betas as they are, and for those that exp_avg may have been made with."""
+    if has_ratio and dynamics.exp_avg and dynamics.exp_avg_sq:
+        return [
+            consistency.constant_sq(derived.slowed(beta1, dtype), dynamics.exp_avg_sq[0], derived.error(dtype))
+            for beta1 in (dynamics.exp_avg[0], *dynamics.exp_avg_decays)
+        ]
     # Without the ratio a step that depends on it has no bound.
-    return math.inf if dynamics.step_ratio else 0.0
+    return [math.inf if dynamics.step_ratio else 0.0]
 
 
 _NOT_OPTIONS = frozenset(("params", "param_names", "name", "lr", "initial_lr"))
