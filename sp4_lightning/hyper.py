@@ -164,6 +164,8 @@ class HyperSource:
         self._torch_group = torch_group
         self._device = device
         self._options: list[Any] = []
+        self._tensors: list[tuple[Tensor, int]] = []
+        self._lists: list[tuple[list[Any], list[Any]]] = []
         self._dtypes: list[torch.dtype] = []
         self._rates: list[float | Tensor] = []
         self._lr: Array | float = 0.0
@@ -179,10 +181,15 @@ class HyperSource:
             dtypes: Per tensor, what its moments are stored in.
         """
         options = [group[key] for group in param_groups for key in group if key not in _NOT_OPTIONS]
-        if not self.dynamics or options != self._options:
+        if not self.dynamics or options != self._options or self._written():
             before, self.dynamics = self.dynamics, [self._dynamics_of(group) for group in param_groups]
             self.ratio_moves |= bool(before) and _betas(self.dynamics) != _betas(before)
             self._options, self._hyper = options, None
+            values = [
+                value for option in options for value in (option if isinstance(option, list | tuple) else [option])
+            ]
+            self._tensors = [(value, value._version) for value in values if isinstance(value, Tensor)]
+            self._lists = [(option, list(option)) for option in options if isinstance(option, list)]
         if self._hyper is None or dtypes != self._dtypes:
             self._dtypes = dtypes
             self._hyper = build([self.dynamics[i] for i in self._torch_group], dtypes, self._device)
@@ -191,6 +198,12 @@ class HyperSource:
         if any(isinstance(rate, Tensor) for rate in rates) or rates != self._rates:
             self._rates, self._lr = rates, self._learning_rate(rates)
         return self._hyper, self._lr
+
+    def _written(self) -> bool:
+        """Whether an option has been changed in place, which comparing with itself does not show."""
+        return any(tensor._version != version for tensor, version in self._tensors) or any(
+            now != before for now, before in self._lists
+        )
 
     def _learning_rate(self, rates: list[float | Tensor]) -> Array | float:
         rates = [0.0 if rate is None else rate for rate in rates]
