@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from sp4_lightning.engine import Engine
 from sp4_lightning.errors import CheckpointError
 from sp4_lightning.resampling import resample
+from sp4_lightning.switch import Phase
 
 VERSION = 2
 """Of the saved layout; raised whenever it changes."""
@@ -35,6 +38,11 @@ def check_engine(engine: Engine, saved: dict[str, Any]) -> None:
         CheckpointError: Another version, other groups, other tensors, or damaged values.
     """
     mend = "or drop the callback's state to learn the bounds anew"
+    if not isinstance(saved, dict):
+        raise CheckpointError(
+            f"The checkpoint's bounds for {engine.name} should be a dict, got {saved!r}: they are damaged. "
+            f"Repair them, {mend}."
+        )
     if saved.get("version") != VERSION:
         raise CheckpointError(
             f"The checkpoint's bounds for {engine.name} have state version {saved.get('version')!r}; this release "
@@ -51,19 +59,29 @@ def check_engine(engine: Engine, saved: dict[str, Any]) -> None:
             f"The checkpoint's bounds for {engine.name} are of the groups {saved['groups']}, but it now trains "
             f"{engine.groups}. Resume with the same groups, {mend}."
         )
-    if saved["tally"].shape != engine.tally.shape or (saved["tally"] < 0).any():
-        raise CheckpointError(
-            f"The checkpoint's tally for {engine.name} should be {len(engine.tally)} counts, got "
-            f"{saved['tally'].tolist()}: it is damaged. Repair it, {mend}."
-        )
-    every = saved["update_every"]
-    if not isinstance(every, int) or every < 1:
-        raise CheckpointError(
-            f"The checkpoint's update_every for {engine.name} should be 1 or more, got {every!r}: it is damaged. "
-            f"Repair it, {mend}."
-        )
-    window = engine.settings.learned.observations(engine.settings.learned.window, every)
-    engine.state.check(saved["tensors"], engine.held.keys, engine.name, window)
+    tally, tensors = saved["tally"], saved["tensors"]
+    names = tensors.get("names") if isinstance(tensors, dict) else None
+    shown = tally.tolist() if isinstance(tally, Tensor) else tally
+    counts = isinstance(tally, Tensor) and tally.shape == engine.tally.shape and bool((tally >= 0).all())
+    # Each with what it should be and whether it is.
+    for entry, got, should, holds in (
+        ("tally", shown, f"{len(engine.tally)} counts", counts),
+        ("calls", saved["calls"], "0 or more", _is_int(saved["calls"], 0)),
+        ("phase", saved["phase"], "0, 1 or 2", _is_int(saved["phase"], 0) and saved["phase"] <= max(Phase)),
+        ("update_every", saved["update_every"], "1 or more", _is_int(saved["update_every"], 1)),
+        ("names", names, "a list of them", isinstance(names, list) and all(isinstance(name, str) for name in names)),
+    ):
+        if not holds:
+            raise CheckpointError(
+                f"The checkpoint's {entry} for {engine.name} should be {should}, got {got!r}: it is damaged. "
+                f"Repair it, {mend}."
+            )
+    window = engine.settings.learned.observations(engine.settings.learned.window, saved["update_every"])
+    engine.state.check(tensors, engine.held.keys, engine.name, window)
+
+
+def _is_int(value: object, least: int) -> bool:
+    return isinstance(value, int) and value >= least
 
 
 def load_engine(engine: Engine, saved: dict[str, Any]) -> None:
