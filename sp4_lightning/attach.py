@@ -40,10 +40,11 @@ class Attachment:
         optimizer._optimizer_step_post_hooks.move_to_end(self._handles[1].id, last=False)  # type: ignore[attr-defined]
 
     def detach(self) -> None:
-        """Remove the hooks."""
+        """Remove the hooks, and what a step that an exception has ended has left on the optimizer."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self.engine.drop()
 
     def _before(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         self.engine.start()
@@ -54,7 +55,8 @@ class Attachment:
 
         def guarded() -> Any:
             loss = closure()
-            self.engine.before()
+            if not self.engine.settled:
+                self.engine.before()
             return loss
 
         if len(args) > 1:

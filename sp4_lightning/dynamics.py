@@ -35,6 +35,8 @@ class Dynamics:
     """Recursion of exp_avg; None: observed only."""
     exp_avg_sq: tuple[float, float] | None = None
     """Recursion of exp_avg_sq; None: observed only."""
+    exp_avg_decays: tuple[float, ...] = ()
+    """Other decays that exp_avg may have had in the past, as far as the param group tells."""
     consistent: bool = False
     """exp_avg and exp_avg_sq are averages of the same gradients (Cauchy-Schwarz holds)."""
     bounded_step: bool = False
@@ -96,6 +98,8 @@ def _adam_family(group: ParamGroupDict, **step: float) -> Dynamics:
         exp_avg_sq_key="exp_avg_sq",
         exp_avg=(beta1, 1 - beta1),
         exp_avg_sq=(beta2, 1 - beta2),
+        # OneCycleLR and CyclicLR leave there between which values they move beta1.
+        exp_avg_decays=tuple(float(group[key]) for key in ("base_momentum", "max_momentum") if key in group),
         consistent=True,
         bounded_step=True,
         eps=group["eps"],

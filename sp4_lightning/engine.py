@@ -112,9 +112,24 @@ class Engine:
         return [group not in off for group in self.held.group]
 
     def start(self) -> None:
-        """Before anything else in a step: what an interrupted one has left undone is undone."""
-        self._undo()
+        """Before anything else in a step."""
+        self.drop()
         self._skipper.start(self.optimizer)
+
+    def drop(self) -> None:
+        """Forget a step that an exception has ended, wherever it was raised; harmless when there is none."""
+        self._skipper.drop(self.optimizer)
+        self._unscaled.drop()
+        if self._pending is not None:
+            # The update may have been made, in part even, without the bounds having followed.
+            self._pending = None
+            self.state.bound[EXP_AVG:] = math.inf
+            self.accept_state(parameters=False)
+
+    @property
+    def settled(self) -> bool:
+        """The step will be undone whatever its further evaluations bring: they need no :meth:`before`."""
+        return self._skipper.undoes
 
     def before(self) -> None:
         """Between the gradients and the update: skip, repair and clamp."""

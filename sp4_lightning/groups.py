@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,6 +134,19 @@ def check_disjoint(groups: Sequence[ParamGroup]) -> None:
                     f"{group.name!r}. Narrow one of their patterns."
                 )
             owner[id(param)] = (group.name, param_name)
+
+
+def warn_of_uncovered(optimizer: Optimizer, groups: Sequence[ParamGroup], module: nn.Module | None) -> None:
+    """Name the trainable parameters of an optimizer that are in none of the groups, and so are not protected."""
+    grouped = {id(param) for group in groups for param in group.params.values()}
+    everything = {name: p for group in groups_of_optimizers([optimizer], module) for name, p in group.params.items()}
+    lost = [name for name, param in everything.items() if id(param) not in grouped]
+    if lost:
+        warnings.warn(
+            f"{len(lost)} trainable parameters of {type(optimizer).__name__} are in no group and not protected: "
+            f"{shorten(lost)}. Add them to a group, or set requires_grad=False.",
+            stacklevel=3,
+        )
 
 
 def _matches(module: nn.Module, what: str, wanted: Patterns, optional: bool) -> dict[str, Tensor]:

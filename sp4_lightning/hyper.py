@@ -17,6 +17,9 @@ from sp4_lightning.dynamics import Dynamics, ParamGroupDict, dynamics_of
 
 TINY = 1e-300
 """Stands for a decay of zero."""
+LARGEST_RATIO = 1e130
+"""No float32 moments have a larger c²: 3e38 squared, over the smallest number, is 1e122. Larger ones of float64 moments
+are held in check by the optimizer's eps."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,10 @@ class Hyper:
     """The smallest normal number of each tensor's type, added to every limit: below it moments stop decaying."""
     consistent: tuple[bool, ...]
     """On the host: exp_avg and exp_avg_sq obey Cauchy-Schwarz."""
-    ratio_start: Array
+    ratio_constant: Array
     """c² for these betas."""
+    ratio_start: Array
+    """c² for moments that other updates have made: with these betas, or with others that a scheduler had set."""
     ratio_decay: Array
     ratio_gain: Array
     ratio_slack_sq: Array
@@ -60,6 +65,11 @@ class Hyper:
         root = namespace(ratio_sq).sqrt(ratio_sq * self.ratio_slack_sq)
         return self.step_ratio * root + self.step_const
 
+    def cap_ratio(self, ratio_sq: Array) -> None:
+        """Make c² finite where there is a rule: from infinity, where betas without one leave it, nothing leads back."""
+        xp = namespace(ratio_sq)
+        ratio_sq[...] = xp.where(self.ratio_gain > 0, xp.clip(ratio_sq, 0.0, LARGEST_RATIO), ratio_sq)
+
     def limit_ratio(self, ratio_sq: Array) -> Array:
         """c² with its slack, +inf where exp_avg and exp_avg_sq need not be consistent."""
         return namespace(ratio_sq).where(self.ratio_gain > 0, ratio_sq * self.ratio_slack_sq, math.inf)
@@ -78,17 +88,25 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
         return view(torch.tensor(values, dtype=dtype, device=device))
 
     recursions = [[d.exp_avg for d in dynamics], [d.exp_avg_sq for d in dynamics]]
+    errors = [derived.error(dtype) for dtype in dtypes]
     decays, weights, slacks = [], [], []
     for row in recursions:
         rounded = [derived.rounding(r[0] if r else 1.0, dtype) for r, dtype in zip(row, dtypes, strict=True)]
         # A decay of exactly 0 would turn a bound of +inf into NaN.
         decays.append([max(decay, TINY) if r else 1.0 for (decay, _), r in zip(rounded, row, strict=True)])
-        weights.append([r[1] if r else 0.0 for r in row])
+        weights.append([r[1] * (1 + error) if r else 0.0 for r, error in zip(row, errors, strict=True)])
         slacks.append([1 + slack for _, slack in rounded])
     exact = [1.0] * len(dynamics)
     has_ratio = tuple(d.consistent and dtype in consistency.SLACK for d, dtype in zip(dynamics, dtypes, strict=True))
-    betas = [(d.exp_avg[0], d.exp_avg_sq[0]) if d.exp_avg and d.exp_avg_sq else (0.0, 0.0) for d in dynamics]
-    ratio = [consistency.rates(*pair) if has else (1.0, 0.0) for pair, has in zip(betas, has_ratio, strict=True)]
+    betas = [
+        (derived.slowed(d.exp_avg[0], dtype), d.exp_avg_sq[0]) if d.exp_avg and d.exp_avg_sq else (0.0, 0.0)
+        for d, dtype in zip(dynamics, dtypes, strict=True)
+    ]
+    ratio = [
+        consistency.rates(*pair, error) if has else (1.0, 0.0)
+        for pair, error, has in zip(betas, errors, has_ratio, strict=True)
+    ]
+    ratios = [_ratios(*each) for each in zip(dynamics, dtypes, has_ratio, strict=True)]
     return Hyper(
         started=vector([[r is not None for r in row] for row in recursions], torch.bool),
         decay=vector(decays),
@@ -96,9 +114,10 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
         slack=vector([[1 + 4 * torch.finfo(dtype).eps for dtype in dtypes], exact, *slacks]),
         tiny=vector([torch.finfo(dtype).tiny for dtype in dtypes]),
         consistent=has_ratio,
-        ratio_start=vector(
-            [_ratio_start(d, pair, has) for d, pair, has in zip(dynamics, betas, has_ratio, strict=True)]
-        ),
+        ratio_constant=vector([starts[0] for starts in ratios]),
+        # c² moves towards the constant of the betas of each update, so it never passes the largest of them; and over an
+        # interval of beta1 the constant, falling up to beta1 = beta2 and rising from there on, is largest at an end.
+        ratio_start=vector([max(starts) for starts in ratios]),
         ratio_decay=vector([max(decay, TINY) for decay, _ in ratio]),
         ratio_gain=vector([gain for _, gain in ratio]),
         ratio_slack_sq=vector([(1 + consistency.SLACK.get(dtype, 0.0)) ** 2 for dtype in dtypes]),
@@ -113,11 +132,15 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
     )
 
 
-def _ratio_start(dynamics: Dynamics, betas: tuple[float, float], has_ratio: bool) -> float:
-    if has_ratio:
-        return consistency.constant_sq(*betas)
+def _ratios(dynamics: Dynamics, dtype: torch.dtype, has_ratio: bool) -> list[float]:
+    """c² for the betas as they are, and for those that exp_avg may have been made with."""
+    if has_ratio and dynamics.exp_avg and dynamics.exp_avg_sq:
+        return [
+            consistency.constant_sq(derived.slowed(beta1, dtype), dynamics.exp_avg_sq[0], derived.error(dtype))
+            for beta1 in (dynamics.exp_avg[0], *dynamics.exp_avg_decays)
+        ]
     # Without the ratio a step that depends on it has no bound.
-    return math.inf if dynamics.step_ratio else 0.0
+    return [math.inf if dynamics.step_ratio else 0.0]
 
 
 _NOT_OPTIONS = frozenset(("params", "param_names", "name", "lr", "initial_lr"))
@@ -141,6 +164,8 @@ class HyperSource:
         self._torch_group = torch_group
         self._device = device
         self._options: list[Any] = []
+        self._tensors: list[tuple[Tensor, int]] = []
+        self._lists: list[tuple[list[Any], list[Any]]] = []
         self._dtypes: list[torch.dtype] = []
         self._rates: list[float | Tensor] = []
         self._lr: Array | float = 0.0
@@ -156,10 +181,15 @@ class HyperSource:
             dtypes: Per tensor, what its moments are stored in.
         """
         options = [group[key] for group in param_groups for key in group if key not in _NOT_OPTIONS]
-        if not self.dynamics or options != self._options:
+        if not self.dynamics or options != self._options or self._written():
             before, self.dynamics = self.dynamics, [self._dynamics_of(group) for group in param_groups]
             self.ratio_moves |= bool(before) and _betas(self.dynamics) != _betas(before)
             self._options, self._hyper = options, None
+            values = [
+                value for option in options for value in (option if isinstance(option, list | tuple) else [option])
+            ]
+            self._tensors = [(value, value._version) for value in values if isinstance(value, Tensor)]
+            self._lists = [(option, list(option)) for option in options if isinstance(option, list)]
         if self._hyper is None or dtypes != self._dtypes:
             self._dtypes = dtypes
             self._hyper = build([self.dynamics[i] for i in self._torch_group], dtypes, self._device)
@@ -168,6 +198,12 @@ class HyperSource:
         if any(isinstance(rate, Tensor) for rate in rates) or rates != self._rates:
             self._rates, self._lr = rates, self._learning_rate(rates)
         return self._hyper, self._lr
+
+    def _written(self) -> bool:
+        """Whether an option has been changed in place, which comparing with itself does not show."""
+        return any(tensor._version != version for tensor, version in self._tensors) or any(
+            now != before for now, before in self._lists
+        )
 
     def _learning_rate(self, rates: list[float | Tensor]) -> Array | float:
         rates = [0.0 if rate is None else rate for rate in rates]

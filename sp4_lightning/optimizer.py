@@ -14,7 +14,13 @@ from sp4_lightning.attach import Attachment
 from sp4_lightning.checkpoint import check_engine, load_engine, save_engine
 from sp4_lightning.engine import Engine
 from sp4_lightning.errors import ConfigurationError
-from sp4_lightning.groups import ParamGroup, check_disjoint, groups_of_optimizers, select_groups
+from sp4_lightning.groups import (
+    ParamGroup,
+    check_disjoint,
+    groups_of_optimizers,
+    select_groups,
+    warn_of_uncovered,
+)
 from sp4_lightning.settings import Settings
 from sp4_lightning.switch import Switch
 from sp4_lightning.table import BoundsTable
@@ -30,9 +36,10 @@ class ClippingOptimizer(Optimizer):
 
     Args:
         base: The optimizer.
-        groups: What to protect under which name; None takes the param groups by their ``"name"``.
+        groups: What to protect under which name; a warning names the base's other trainable parameters. None takes
+            the param groups by their ``"name"``.
         settings: What to do; None means the defaults.
-        module: Where parameter names come from when ``groups`` is None.
+        module: Where parameter names come from when ``groups`` is None, and for the warning.
 
     Raises:
         ConfigurationError: The base is wrapped already, or holds no parameter of the groups.
@@ -55,6 +62,8 @@ class ClippingOptimizer(Optimizer):
         # Optimizer.__init__ would build param groups of its own; everything it sets is set or forwarded here.
         if isinstance(base, ClippingOptimizer):
             raise ConfigurationError("The optimizer is a ClippingOptimizer already; wrap its base, or use it as it is.")
+        if groups:
+            warn_of_uncovered(base, groups, module)
         self._start(base, groups or groups_of_optimizers([base], module), settings or Settings())
 
     def _start(self, base: Optimizer, groups: Sequence[ParamGroup], settings: Settings) -> None:

@@ -176,16 +176,22 @@ class Protection:
             CheckpointError: It does not fit.
         """
         names = [engine.name for engine in self.engines]
-        if list(saved["engines"]) != names:
+        engines = saved.get("engines")
+        if not isinstance(engines, dict):
             raise CheckpointError(
-                f"The checkpoint's bounds are of the optimizers [{shorten(saved['engines'], 12)}], but the run has "
+                f"The checkpoint's bounds should be a dict of the optimizers' under 'engines', got {engines!r}: it is "
+                f"not what a Protection has saved, or damaged. Drop the callback's state to learn the bounds anew."
+            )
+        if list(engines) != names:
+            raise CheckpointError(
+                f"The checkpoint's bounds are of the optimizers [{shorten(engines, 12)}], but the run has "
                 f"[{shorten(names, 12)}]. Resume with the same optimizers, or drop the callback's state to learn the "
                 f"bounds anew."
             )
         for engine in self.engines:
-            check_engine(engine, saved["engines"][engine.name])
+            check_engine(engine, engines[engine.name])
         for engine in self.engines:
-            load_engine(engine, saved["engines"][engine.name])
+            load_engine(engine, engines[engine.name])
 
 
 def _declared(optimizers: Sequence[Optimizer], module: nn.Module) -> list[ParamGroup]:

@@ -26,10 +26,15 @@ class Unscaled:
         ]
         if grads:
             torch._foreach_div_(grads, scale.reshape(()))
-        optimizer.grad_scale = None  # type: ignore[attr-defined]
+        # Removed, not None: after an exception it would meet the scaler's next step, which multiplies by what is there.
+        del optimizer.grad_scale  # type: ignore[attr-defined]
 
     def end(self, optimizer: Optimizer) -> None:
         """Put the scaler's attribute back, but never over a newer one; the scaler removes it itself."""
-        if self._scale is not None and getattr(optimizer, "grad_scale", self._scale) is None:
+        if self._scale is not None and not hasattr(optimizer, "grad_scale"):
             optimizer.grad_scale = self._scale  # type: ignore[attr-defined]
+        self.drop()
+
+    def drop(self) -> None:
+        """Put nothing back: an exception has ended the step."""
         self._scale = None

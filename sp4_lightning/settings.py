@@ -66,7 +66,7 @@ class Settings:
     """Executed updates every trained group must have before the learned bounds are applied."""
     update_every: int | None = None
     """Count and learn on every N-th update (skip, repair and clamp act on every update). ``None`` chooses 8 on a
-    CPU."""
+    CPU. A checkpoint that was learned with another number is resampled when it is loaded."""
     off: Mapping[str, Sequence[Quantity]] = field(default_factory=dict)
     """Group name or glob -> quantities that are left alone."""
     max_skip_streak: int = 20

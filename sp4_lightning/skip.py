@@ -21,6 +21,9 @@ from sp4_lightning.errors import UnsupportedError
 class Skipper(Protocol):
     """How one optimizer's update is skipped."""
 
+    undoes: bool
+    """All of the running step will be undone, further evaluations of its closure included; on the host."""
+
     def start(self, optimizer: Optimizer) -> None:
         """Called at the very start of a step, before its closure."""
 
@@ -28,11 +31,19 @@ class Skipper(Protocol):
         """Arrange for the coming update not to be executed where the 0-d bool ``skip`` is set."""
 
     def end(self, optimizer: Optimizer) -> None:
-        """Undo :meth:`begin`; harmless when nothing was begun."""
+        """Undo :meth:`begin` behind the update; harmless when nothing was begun."""
+
+    def drop(self, optimizer: Optimizer) -> None:
+        """Forget a step that an exception has ended.
+
+        It may be long past, so nothing of it is put back: neither gradients nor parameters are its any more.
+        """
 
 
 class HideGradients:
     """On a CPU: gradients are None during the step and put back after it, so the optimizer finds no work."""
+
+    undoes = False
 
     def __init__(self) -> None:
         self._hidden: list[tuple[Tensor, Tensor]] = []
@@ -51,10 +62,14 @@ class HideGradients:
                         param.grad = None
 
     def end(self, optimizer: Optimizer) -> None:
-        """Put the gradients back, but never over newer ones: an exception may have ended the step."""
+        """Put the gradients back, but never over newer ones."""
         for param, grad in self._hidden:
             if param.grad is None:
                 param.grad = grad
+        self._hidden.clear()
+
+    def drop(self, optimizer: Optimizer) -> None:
+        """Leave the gradients of the bad step None, as ``zero_grad`` would have."""
         self._hidden.clear()
 
 
@@ -68,29 +83,34 @@ class PutBack(HideGradients):
         super().__init__()
         self._params: list[tuple[Tensor, Tensor]] = []
         self._state: dict[Tensor, Any] = {}
-        self._skips = False
+        self.undoes = False
 
     def start(self, optimizer: Optimizer) -> None:
         """Copy parameters and state."""
         self._params = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
         self._state = {param: copy.deepcopy(state) for param, state in optimizer.state.items()}
-        self._skips = False
+        self.undoes = False
 
     def begin(self, optimizer: Optimizer, skip: Array) -> None:
-        """Remember that one evaluation was bad; hidden gradients count as zeros, which ends the search."""
-        self._skips |= bool(skip)
+        """Remember that one evaluation was bad; hidden gradients count as zeros, which mostly ends the search."""
+        self.undoes |= bool(skip)
         super().begin(optimizer, skip)
 
     def end(self, optimizer: Optimizer) -> None:
         """Put everything back if an evaluation was bad."""
         super().end(optimizer)
-        if self._skips:
+        if self.undoes:
             with torch.no_grad():
                 for param, before in self._params:
                     param.copy_(before)
             optimizer.state.clear()
             optimizer.state.update(self._state)
-            self._skips = False
+        self.drop(optimizer)
+
+    def drop(self, optimizer: Optimizer) -> None:
+        """Leave parameters and state where the search was interrupted, as torch does."""
+        super().drop(optimizer)
+        self._params, self._state, self.undoes = [], {}, False
 
 
 class FoundInf:
@@ -98,6 +118,8 @@ class FoundInf:
 
     A flag that a ``GradScaler`` has put there stays in force and is put back.
     """
+
+    undoes = False
 
     def __init__(self) -> None:
         self._scalers: Tensor | None = None
@@ -115,12 +137,19 @@ class FoundInf:
 
     def end(self, optimizer: Optimizer) -> None:
         """Remove the flag, or put the scaler's back, but never over a newer one of its."""
-        if self._flag is not None and getattr(optimizer, "found_inf", None) is self._flag:
-            if self._scalers is None:
-                del optimizer.found_inf  # type: ignore[attr-defined]
-            else:
-                optimizer.found_inf = self._scalers  # type: ignore[attr-defined]
+        scalers = self._scalers if self._is_up(optimizer) else None
+        self.drop(optimizer)
+        if scalers is not None:
+            optimizer.found_inf = scalers  # type: ignore[attr-defined]
+
+    def drop(self, optimizer: Optimizer) -> None:
+        """Remove the flag, but never a newer one of the scaler's."""
+        if self._is_up(optimizer):
+            del optimizer.found_inf  # type: ignore[attr-defined]
         self._scalers = self._flag = None
+
+    def _is_up(self, optimizer: Optimizer) -> bool:
+        return self._flag is not None and getattr(optimizer, "found_inf", None) is self._flag
 
 
 def skipper_for(optimizer: Optimizer, device: torch.device) -> Skipper:

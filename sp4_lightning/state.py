@@ -75,8 +75,14 @@ class TensorState:
         vectors = {item.name: torch.as_tensor(getattr(self, item.name)).cpu().clone() for item in fields(self)}
         return {"names": list(names), **vectors}
 
-    def check(self, saved: dict[str, Any], names: Sequence[str], where: str) -> None:
+    def check(self, saved: dict[str, Any], names: Sequence[str], where: str, window: int) -> None:
         """Refuse saved state that does not fit, before anything is written.
+
+        Args:
+            saved: From :meth:`state_dict`.
+            names: Of the tensors that are trained.
+            where: What errors call the optimizer.
+            window: How many observations it must remember; saved at another ``update_every`` it is not this state's.
 
         Raises:
             CheckpointError: Other tensors, a missing vector, another shape, or an impossible value.
@@ -90,7 +96,7 @@ class TensorState:
                 f"[{shorten(unexpected)}], which are not trained now. Resume with the same groups, {mend}."
             )
         for item in fields(self):
-            expected = tuple(getattr(self, item.name).shape)
+            expected = (window, len(names)) if item.name == "recent" else tuple(getattr(self, item.name).shape)
             value = saved.get(item.name)
             got = tuple(value.shape) if isinstance(value, Tensor) else value
             if got != expected:

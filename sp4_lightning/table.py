@@ -21,7 +21,8 @@ class BoundsTable:
     """The largest bound of each group's tensors, per quantity.
 
     A value of +inf means that the group has no bound yet. Clamping uses per-tensor bounds only (one scale for a
-    group crushes its small tensors); the table is what logs and other code read.
+    group crushes its small tensors); the table is what logs and other code read. Engines write it when they learn and
+    when a report is taken, so in between it is up to ``update_every - 1`` updates behind the bounds in force.
 
     Args:
         groups: Group names, in the order of the columns.
@@ -37,9 +38,13 @@ class BoundsTable:
         self.values = torch.full((len(QUANTITIES), len(groups)), torch.inf, device=device)
 
     def __getitem__(self, key: tuple[Quantity, str]) -> Tensor:
-        """The bound of ``(quantity, group)`` as a 0-d tensor on the device."""
+        """The bound of ``(quantity, group)`` as a 0-d tensor on the device.
+
+        Raises:
+            ConfigurationError: No such quantity or group.
+        """
         quantity, group = key
-        return self.values[QUANTITIES.index(quantity), self.column(group)]
+        return self.values[_row(quantity), self.column(group)]
 
     def column(self, group: str) -> int:
         """The group's column.
@@ -55,8 +60,12 @@ class BoundsTable:
         return self.groups.index(group)
 
     def slot(self, group: str, quantity: Quantity) -> int:
-        """The slot number of one bound in a flat signal table: ``136 + groups * quantity + group``."""
-        return FIRST_SLOT + len(self.groups) * QUANTITIES.index(quantity) + self.column(group)
+        """The slot number of one bound in a flat signal table: ``136 + groups * quantity + group``.
+
+        Raises:
+            ConfigurationError: No such quantity or group.
+        """
+        return FIRST_SLOT + len(self.groups) * _row(quantity) + self.column(group)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain types, keyed by names."""
@@ -81,3 +90,12 @@ class BoundsTable:
                 )
         rows = [torch.stack([saved[quantity][group] for group in self.groups]) for quantity in QUANTITIES]
         self.values.copy_(torch.stack(rows))
+
+
+def _row(quantity: Quantity) -> int:
+    if quantity not in QUANTITIES:
+        raise ConfigurationError(
+            f"There is no quantity {quantity!r}.{did_you_mean(str(quantity), QUANTITIES)} Quantities are "
+            f"{', '.join(QUANTITIES)}."
+        )
+    return QUANTITIES.index(quantity)

@@ -56,6 +56,8 @@ class Viewer:
         hyper, lr = self._refresh(self._held.moment_dtypes(exp_avg))
         if hyper is not self._ratio_of or self._hyper.ratio_moves:
             self._ratio_of = hyper
+            if self._hyper.ratio_moves:
+                hyper.cap_ratio(self._state.ratio_sq)
             self._ratio_limit_sq = hyper.limit_ratio(self._state.ratio_sq)
             self._reach = hyper.reach(self._state.ratio_sq)
             # An option may have brought a recursion that was not there before, such as momentum.
@@ -93,7 +95,7 @@ class Viewer:
         # At the next step moments' bounds of +inf start from the optimizer's state.
         self._moments_known = False
         self._ratio_of = None
-        self._hyper.ratio_moves |= bool((self._state.ratio_sq != self.constants().ratio_start).any())
+        self._hyper.ratio_moves |= bool((self._state.ratio_sq != self.constants().ratio_constant).any())
 
     def constants(self) -> Hyper:
         """The constants of the rules with the optimizer's options as they are."""

@@ -157,3 +157,34 @@ def test_many_names_are_shortened():
     two = protect(optim.Adam(params), [ParamGroup("g", {f"b{i}": p for i, p in enumerate(params)})])
     with pytest.raises(CheckpointError, match=r"it lacks \[[^,]*b0, .*b3 and 5 more\] and has"):
         two.load_state_dict(one.state_dict())
+
+
+@pytest.mark.parametrize("saved", [{}, {"engines": None}, {"engines": [1]}, {"other": 1}])
+def test_what_no_protection_has_saved(saved):
+    protection = protection_of()
+    before = copy.deepcopy(protection.state_dict())
+    with pytest.raises(CheckpointError, match=r"under 'engines', got .*Drop the callback's state to learn"):
+        protection.load_state_dict(saved)
+    assert same(protection.state_dict(), before)
+
+
+WRONG = [None, {}, [], "text", -1, 1.5, torch.tensor([-1])]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=map(repr, WRONG))
+@pytest.mark.parametrize("entry", ["version", "groups", "calls", "phase", "tally", "update_every", "tensors"])
+def test_an_entry_that_is_something_else(wrapper, entry, wrong):
+    text = refused(wrapper, lambda saved: saved["sp4"].update({entry: wrong}))
+    assert "for Adam" in text
+    assert text.endswith(MEND)
+
+
+@pytest.mark.parametrize("vector", ["names", "bound", "ratio_sq", "level", "seen", "recent", "clamped", "peak"])
+@pytest.mark.parametrize("wrong", WRONG, ids=map(repr, WRONG))
+def test_a_vector_that_is_something_else(wrapper, vector, wrong):
+    assert "for Adam" in refused(wrapper, lambda saved: saved["sp4"]["tensors"].update({vector: wrong}))
+
+
+@pytest.mark.parametrize("wrong", [{}, [], "text", 3])
+def test_an_engine_that_is_something_else(wrapper, wrong):
+    assert "for Adam" in refused(wrapper, lambda saved: saved.update(sp4=wrong))

@@ -1,5 +1,6 @@
 """ClippingOptimizer is an Optimizer in every respect."""
 
+import copy
 import math
 import warnings
 
@@ -196,3 +197,28 @@ def test_streaks_of_skips_warn_once_and_raise_if_asked(params):
     train(wrapper, 1)
     assert int(wrapper.engine.streak) == 0
     assert not same([p.detach() for p in params], before)
+
+
+def test_parameters_that_explicit_groups_leave_out_are_named(params):
+    with pytest.warns(UserWarning, match="in no group") as caught:
+        ClippingOptimizer(optim.Adam(params), [ParamGroup.of("a", params[:1])])
+    assert [str(warning.message) for warning in caught] == [
+        "1 trainable parameters of Adam are in no group and not protected: Adam[1]. Add them to a group, or set "
+        "requires_grad=False."
+    ]
+    assert caught[0].filename == __file__
+
+
+def test_their_names_come_from_the_module_where_there_is_one():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    net[1].bias.requires_grad_(False)
+    with pytest.warns(UserWarning, match=r"2 trainable parameters.*not protected: 0\.bias, 1\.weight\."):
+        ClippingOptimizer(optim.SGD(net.parameters(), 0.1), [ParamGroup.of("a", [net[0].weight])], module=net)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_where_all_are_covered_nothing_is_said_also_when_it_is_copied(params, explicit):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wrapper = ClippingOptimizer(optim.Adam(params), [ParamGroup.of("a", params)] if explicit else None)
+        copy.deepcopy(wrapper)

@@ -7,6 +7,7 @@ import torch
 from torch import optim
 
 from sp4_lightning.consistency import constant_sq, rates, repair
+from sp4_lightning.derived import error, slowed
 from tests.core.making import gradients, parameters, protect, repaired, train
 
 
@@ -66,12 +67,12 @@ def test_an_element_beyond_the_ratio_is_mended_even_when_both_moments_are_small(
 def test_the_ratio_follows_betas_that_change_and_comes_back_to_its_constant():
     params = parameters((5, 4))
     wrapper = protect(optim.Adam(params, betas=(0.9, 0.99)))
-    expected = constant_sq(0.9, 0.99)
+    expected = constant_sq(slowed(0.9, torch.float32), 0.99, error(torch.float32))
     for step in range(400):
         betas = (0.5, 0.95) if 50 <= step < 60 else (0.9, 0.99)
         wrapper.param_groups[0]["betas"] = betas
-        decay, gain = rates(*betas)
+        decay, gain = rates(slowed(betas[0], torch.float32), betas[1], error(torch.float32))
         expected = decay * expected + gain
         train(wrapper, 1, start=step)
         assert float(wrapper.engine.state.ratio_sq[0]) == pytest.approx(expected, rel=1e-9)
-    assert expected == pytest.approx(constant_sq(0.9, 0.99), rel=1e-6)
+    assert expected == pytest.approx(constant_sq(slowed(0.9, torch.float32), 0.99, error(torch.float32)), rel=1e-6)

@@ -15,8 +15,6 @@ ADAM_FAMILY = [optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam]
 SHAPES = ((4, 5), (7,), ())
 BETA1 = st.sampled_from([0.0, 0.3, 0.5, 0.8, 0.9, 0.95, 0.99])
 BETA2 = st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 0.9999])
-# With beta2 close to beta1² the ratio is set by rounding there: (.8, .7) exceeds its limit after 256 silent steps.
-BETAS_IN_BFLOAT16 = st.sampled_from([(0.9, 0.999), (0.9, 0.99), (0.9, 0.95), (0.5, 0.9), (0.0, 0.99)])
 OPTIONS = st.fixed_dictionaries(
     {"lr": st.sampled_from([1e-4, 1e-2, 1.0]), "weight_decay": st.sampled_from([0.0, 0.1]), "maximize": st.booleans()}
 )
@@ -52,10 +50,10 @@ def test_adam_and_its_kin_in_float64(cls, history, beta1, beta2, options, warmup
 
 @examples(6)
 @pytest.mark.parametrize("cls", ADAM_FAMILY)
-@given(histories(), BETAS_IN_BFLOAT16, OPTIONS, WARMUPS)
-def test_adam_and_its_kin_in_bfloat16(cls, history, betas, options, warmup):
+@given(histories(), BETA1, BETA2, OPTIONS, WARMUPS)
+def test_adam_and_its_kin_in_bfloat16(cls, history, beta1, beta2, options, warmup):
     params = parameters(*SHAPES, dtype=torch.bfloat16)
-    assert_never_fires(lambda p: cls(p, betas=betas, **options), params, history, warmup)
+    assert_never_fires(lambda p: cls(p, betas=(beta1, beta2), **options), params, history, warmup)
 
 
 @examples(8)

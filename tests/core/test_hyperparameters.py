@@ -1,11 +1,14 @@
 """Hyperparameters that differ between groups, change between steps, or live in tensors."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn, optim
 
-from sp4_lightning import Settings
-from sp4_lightning.quantities import EXP_AVG, PARAM
+from sp4_lightning import Dynamics, Settings, register_dynamics
+from sp4_lightning.dynamics import _TABLE
+from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, PARAM
 from tests.core.making import bound, gradients, learned_state, parameters, protect, repaired, same, snapshot, train
 
 
@@ -143,6 +146,58 @@ def test_precisions_may_be_mixed_whichever_comes_first(first):
     params[1].data[0, 0] = 1e4
     train(wrapper, 1, start=20)
     assert wrapper.engine.state.repaired.tolist() == [0, 1, 0, 0]
+
+
+IN_PLACE = {
+    "betas in tensors": (
+        (torch.tensor(0.9), torch.tensor(0.999)),
+        lambda old, new: [o.fill_(n) for o, n in zip(old, new, strict=True)],
+    ),
+    "a list": ([0.9, 0.999], lambda old, new: old.__setitem__(slice(None), new)),
+    "a list of tensors": (
+        [torch.tensor(0.9), torch.tensor(0.999)],
+        lambda old, new: old.__setitem__(slice(None), [torch.tensor(x) for x in new]),
+    ),
+}
+
+
+@pytest.mark.parametrize("how", IN_PLACE)
+def test_betas_that_are_changed_in_place_are_those_that_count(how):
+    betas, change = copy.deepcopy(IN_PLACE[how][0]), IN_PLACE[how][1]
+    # Torch takes betas in tensors only without foreach; being float32 they are .999 to 1e-5.
+    wrapper = protect(optim.Adam(parameters((4, 3)), foreach=False))
+    plain = protect(optim.Adam(parameters((4, 3)), foreach=False))
+    wrapper.param_groups[0]["betas"] = betas
+    for step in range(30):
+        if step % 10 == 5:
+            new = ((0.5, 0.9), (0.8, 0.99), (0.9, 0.999))[step // 10]
+            change(betas, new)
+            plain.param_groups[0]["betas"] = new
+        for each in (wrapper, plain):
+            train(each, 1, start=step)
+        assert repaired(wrapper) == 0
+        for row in (EXP_AVG, EXP_AVG_SQ):
+            torch.testing.assert_close(bound(wrapper, row), bound(plain, row), rtol=1e-3, atol=0)
+        torch.testing.assert_close(
+            torch.as_tensor(wrapper.engine.state.ratio_sq),
+            torch.as_tensor(plain.engine.state.ratio_sq),
+            rtol=1e-3,
+            atol=0,
+        )
+
+
+def test_any_option_in_a_tensor_that_is_changed_in_place_is_seen_once():
+    params = parameters((4, 3))
+    seen = []
+    register_dynamics(Minimal)(lambda group: seen.append(float(group["scale"])) or Dynamics())
+    try:
+        wrapper = protect(Minimal(params, lr=0.1, scale=torch.tensor(1.0)))
+        train(wrapper, 2)
+        wrapper.param_groups[0]["scale"].mul_(3)
+        train(wrapper, 2)
+    finally:
+        del _TABLE[Minimal]
+    assert seen == [1.0, 3.0]
 
 
 class Minimal(optim.Optimizer):

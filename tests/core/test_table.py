@@ -42,6 +42,17 @@ def test_an_unknown_group_says_so_and_guesses():
         assert str(caught.value) == "The table has no group 'trunc'. Did you mean 'trunk'? Groups are trunk, head."
 
 
+@pytest.mark.parametrize(("wrong", "guess"), [("exp_av", " Did you mean 'exp_avg'?"), ("weights", ""), (1, "")])
+def test_an_unknown_quantity_says_so_and_guesses(wrong, guess):
+    table = BoundsTable(["trunk", "head"])
+    for call in (lambda: table[wrong, "trunk"], lambda: table.slot("trunk", wrong)):
+        with pytest.raises(ConfigurationError) as caught:
+            call()
+        assert str(caught.value) == (
+            f"There is no quantity {wrong!r}.{guess} Quantities are param, grad, exp_avg, exp_avg_sq."
+        )
+
+
 def test_state_is_matched_by_name():
     one, two = BoundsTable(["a", "b"]), BoundsTable(["b", "a"])
     one.values.copy_(torch.arange(8.0).view(4, 2))
