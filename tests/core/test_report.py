@@ -106,7 +106,7 @@ def test_an_unobserved_bound_is_reported_as_infinite_and_never_as_zero(run):
 
 
 def test_tensors_of_one_name_in_two_groups_have_shares_of_their_own():
-    net = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(3, 2)})
+    net = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(2, 2)})
     settings = Settings(learned=QUICK, warmup_steps=10, update_every=1)
     wrappers = [
         ClippingOptimizer(
