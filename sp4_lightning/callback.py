@@ -97,6 +97,10 @@ class SP4Callback(Callback):
         self._logged_step: int | None = None
         self._phase = Phase.OBSERVE
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, or a pickle for another process, has the settings; the engines stay with this one's optimizers."""
+        return {**self.__dict__, "protection": None, "_logged": None, "_logged_step": None}
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse a second callback, which would clamp what the first one has clamped."""
         if sum(isinstance(callback, SP4Callback) for callback in trainer.callbacks) > 1:  # type: ignore[attr-defined]

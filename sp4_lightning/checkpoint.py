@@ -22,7 +22,7 @@ def save_engine(engine: Engine) -> dict[str, Any]:
     """An engine's state as tensors and plain types, keyed by names."""
     return {
         "version": VERSION,
-        "groups": engine.groups,
+        "groups": list(engine.groups),
         "calls": engine.calls,
         "phase": int(engine.switch.phase),
         "tally": engine.tally.cpu().clone(),

@@ -86,6 +86,15 @@ class Held:
             second.append(entry.get(second_key))
         return first, second
 
+    def fitting(self, moments: Found) -> Found:
+        """Those that have the shape of their parameter: somebody else's class may keep anything under these names."""
+        return [
+            moment
+            if isinstance(moment, Tensor) and moment.shape == param.shape and moment.is_floating_point()
+            else None
+            for moment, param in zip(moments, self.params, strict=True)
+        ]
+
     def moment_dtypes(self, exp_avg: Found) -> list[torch.dtype]:
         """What each tensor's moments are stored in: the parameter's type until they exist."""
         return [p.dtype if m is None else m.dtype for p, m in zip(self.params, exp_avg, strict=True)]

@@ -181,7 +181,7 @@ class HyperSource:
             dtypes: Per tensor, what its moments are stored in.
         """
         options = [group[key] for group in param_groups for key in group if key not in _NOT_OPTIONS]
-        if not self.dynamics or options != self._options or self._written():
+        if not self.dynamics or self._replaced(options) or self._written():
             before, self.dynamics = self.dynamics, [self._dynamics_of(group) for group in param_groups]
             self.ratio_moves |= bool(before) and _betas(self.dynamics) != _betas(before)
             self._options, self._hyper = options, None
@@ -198,6 +198,12 @@ class HyperSource:
         if any(isinstance(rate, Tensor) for rate in rates) or rates != self._rates:
             self._rates, self._lr = rates, self._learning_rate(rates)
         return self._hyper, self._lr
+
+    def _replaced(self, options: list[Any]) -> bool:
+        try:
+            return options != self._options
+        except (RuntimeError, ValueError):
+            return True  # arrays of several elements do not say whether they are equal
 
     def _written(self) -> bool:
         """Whether an option has been changed in place, which comparing with itself does not show."""

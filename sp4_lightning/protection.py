@@ -87,6 +87,11 @@ class Protection:
         self._adopted: list[ClippingOptimizer] = []
         for optimizer, name in zip(optimizers, optimizer_names(optimizers), strict=True):
             self._add(optimizer, name, present, settings)
+        if not self.engines:
+            raise ConfigurationError(
+                "No optimizer holds a parameter of any group: there is nothing to protect. Name groups that exist, or "
+                "exclude less."
+            )
         if len({engine.device for engine in self.engines}) > 1:
             raise UnsupportedError(
                 f"The optimizers' parameters are on {shorten(sorted({str(e.device) for e in self.engines}))}; one run "

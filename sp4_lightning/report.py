@@ -102,10 +102,10 @@ def metrics(now: Report, before: Report | None) -> dict[str, float]:
         now: The newest report.
         before: The one logged last; shares are of the updates in between.
     """
-    earlier = {tensor.name: tensor for tensor in before.tensors} if before else {}
+    earlier = {(tensor.group, tensor.name): tensor for tensor in before.tensors} if before else {}
 
     def share(tensors: Sequence[TensorReport]) -> float:
-        old = [earlier[t.name] for t in tensors if t.name in earlier]
+        old = [earlier[t.group, t.name] for t in tensors if (t.group, t.name) in earlier]
         counted = sum(t.counted for t in tensors) - sum(t.counted for t in old)
         clamped = sum(t.clamped for t in tensors) - sum(t.clamped for t in old)
         return clamped / counted if counted else 0.0
@@ -121,6 +121,6 @@ def metrics(now: Report, before: Report | None) -> dict[str, float]:
         tensors = now.of(group)
         row[f"sp4-clip_fraction/{group}"] = share(tensors)
         row[f"sp4-bound_grad/{group}"] = bounds[GRAD]
-        row[f"sp4-max_grad/{group}"] = max(tensor.peak for tensor in tensors)
+        row[f"sp4-max_grad/{group}"] = max((tensor.peak for tensor in tensors), default=0.0)
         row[f"sp4-repairs/{group}"] = float(sum(tensor.repaired for tensor in tensors))
     return row

@@ -88,6 +88,8 @@ class BoundsTable:
                     f"The saved table's groups for {quantity} are [{shorten(sorted(got), 12)}], but the groups now "
                     f"are [{shorten(sorted(self.groups), 12)}]. Resume with the same groups."
                 )
+            if not all(isinstance(value, Tensor) and value.numel() == 1 for value in saved[quantity].values()):
+                raise CheckpointError(f"The saved table's bounds for {quantity} are not numbers in tensors: damaged.")
         rows = [torch.stack([saved[quantity][group] for group in self.groups]) for quantity in QUANTITIES]
         self.values.copy_(torch.stack(rows))
 

@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from sp4_lightning.arrays import Array, view
-from sp4_lightning.dynamics import Dynamics
+from sp4_lightning.dynamics import Dynamics, is_known
 from sp4_lightning.errors import ConfigurationError
 from sp4_lightning.held import Held
 from sp4_lightning.hyper import Hyper, HyperSource
@@ -33,7 +33,8 @@ class Viewer:
         self._state = state
         self._name = name
         self._device = held.params[0].device
-        self._parameters = self._count_parameters()
+        self._known = is_known(optimizer)
+        self._parameters = self._identify_parameters()
         self._hyper = HyperSource(optimizer, held.torch_group, self._device)
         self._written: list[int] = []
         self._moments_known = False
@@ -53,6 +54,8 @@ class Viewer:
         grads = self._held.grads()
         keys = [(d.exp_avg_key, d.exp_avg_sq_key) for d in self._hyper.dynamics]
         exp_avg, exp_avg_sq = self._held.moments(self._optimizer, keys)
+        if not self._known:
+            exp_avg, exp_avg_sq = self._held.fitting(exp_avg), self._held.fitting(exp_avg_sq)
         hyper, lr = self._refresh(self._held.moment_dtypes(exp_avg))
         if hyper is not self._ratio_of or self._hyper.ratio_moves:
             self._ratio_of = hyper
@@ -77,12 +80,13 @@ class Viewer:
             vetoed=getattr(self._optimizer, "found_inf", None),
             **settings,
         )
-        self._moments_known = True
         return step
 
     def leave(self) -> None:
         """The update has been made: what is written to the parameters from now on is somebody else's."""
         self._written = self._held.versions()
+        # Not before: a step that an exception ends may not have started their bounds.
+        self._moments_known = True
 
     def accept_state(self, parameters: bool) -> None:
         """Go on from the state, which has been written from outside.
@@ -106,14 +110,14 @@ class Viewer:
         return self._hyper.dynamics[self._held.torch_group[tensor]]
 
     def _refresh(self, dtypes: list[torch.dtype]) -> tuple[Hyper, Array | float]:
-        if self._count_parameters() != self._parameters:
+        if self._identify_parameters() != self._parameters:
             raise ConfigurationError(
                 f"{self._name} has been given other parameters since the engine was attached. Attach a new one."
             )
         return self._hyper.refresh(self._optimizer.param_groups, dtypes)
 
-    def _count_parameters(self) -> int:
-        return sum(len(group["params"]) for group in self._optimizer.param_groups)
+    def _identify_parameters(self) -> list[int]:
+        return [id(param) for group in self._optimizer.param_groups for param in group["params"]]
 
     def _edited(self) -> Array | None:
         now = self._held.versions()

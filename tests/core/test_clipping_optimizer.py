@@ -104,6 +104,14 @@ def test_a_param_group_added_to_the_base_is_noticed_at_the_next_step(params):
         wrapper.step()
 
 
+def test_a_parameter_that_is_exchanged_is_noticed_at_the_next_step(params):
+    wrapper = protect(optim.Adam(params))
+    wrapper.param_groups[0]["params"][0] = nn.Parameter(torch.ones(4, 3))
+    gradients(params, 0)
+    with pytest.raises(ConfigurationError, match=r"Adam has been given other parameters.*Attach a new one"):
+        wrapper.step()
+
+
 def test_wrapping_twice_is_refused(params):
     wrapper = protect(optim.Adam(params))
     with pytest.raises(ConfigurationError, match="is a ClippingOptimizer already; wrap its base, or use it as it is"):

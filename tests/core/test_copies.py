@@ -145,3 +145,14 @@ def test_columns_are_matched_by_name_not_by_position():
     second = protect(optim.Adam([a, b]), groups, learned=QUICK)
     second.load_state_dict({**first.state_dict(), "sp4": {**first.state_dict()["sp4"], "tensors": shuffled}})
     assert same(learned_state(second), learned_state(first))
+
+
+def test_a_state_dict_shares_nothing_with_the_wrapper():
+    wrapper = protect(optim.Adam(parameters(*SHAPES)), **OPTIONS)
+    train(wrapper, 20)
+    saved, before = wrapper.state_dict()["sp4"], copy.deepcopy(wrapper.state_dict()["sp4"])
+    saved["groups"].append("other")
+    saved["tally"].fill_(99)
+    for value in saved["tensors"].values():
+        value.clear() if isinstance(value, list) else value.fill_(99)
+    assert same(wrapper.state_dict()["sp4"], before)

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn, optim
@@ -231,3 +232,41 @@ def test_settings_of_a_wrapper_are_not_shared():
     train(one, 70)
     assert learned_state(two)["seen"].tolist() == [0]
     assert Settings().learned == Settings().learned
+
+
+class Peculiar(Minimal):
+    """What somebody else's class keeps under Adam's names, and among its options, may be anything."""
+
+    def __init__(self, params, make):
+        super().__init__(params, lr=0.1, mask=torch.ones(3), table=np.ones(3))
+        self._make = make
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group.update(mask=torch.ones(3), table=np.ones(3))
+            for param in group["params"]:
+                self.state[param].update(exp_avg=self._make(param), exp_avg_sq=self._make(param))
+        return super().step(closure)
+
+
+KEPT = {
+    "of low rank": lambda p: torch.ones(2, 2),
+    "one number": lambda p: torch.ones(()),
+    "quantised": lambda p: torch.ones_like(p, dtype=torch.uint8),
+    "a list": lambda p: [1, 2],
+    "nothing": lambda p: None,
+    "complex": lambda p: torch.ones_like(p, dtype=torch.complex64),
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_state_of_an_unknown_class_that_is_no_moment_is_left_alone(kept):
+    params, others = parameters((4, 3), (5,)), parameters((4, 3), (5,))
+    wrapper, bare = protect(Peculiar(params, KEPT[kept])), Peculiar(others, KEPT[kept])
+    for step in range(5):
+        for some, optimizer in ((params, wrapper), (others, bare)):
+            gradients(some, step)
+            optimizer.step()
+    assert same([p.detach() for p in params], [p.detach() for p in others])
+    assert repaired(wrapper) == 0
+    assert wrapper.engine.state.seen.tolist() == [5, 5]

@@ -7,9 +7,22 @@ import pytest
 import torch
 from torch import optim
 
-from sp4_lightning import Attachment
+from sp4_lightning import Attachment, UnsupportedError
+from sp4_lightning.quantities import EXP_AVG
 from sp4_lightning.skip import FoundInf
-from tests.core.making import FUSED, OPTIMIZERS, QUICK, gradients, parameters, protect, repaired, same, snapshot, train
+from tests.core.making import (
+    FUSED,
+    OPTIMIZERS,
+    QUICK,
+    bound,
+    gradients,
+    parameters,
+    protect,
+    repaired,
+    same,
+    snapshot,
+    train,
+)
 
 SHAPES = ((4, 3), (5,))
 CLASSES = {name: OPTIMIZERS[name] for name in ("Adam", "AdamW", "SGD-momentum")} | {
@@ -266,3 +279,16 @@ def test_a_search_with_a_bad_evaluation_is_a_skip_also_if_it_goes_on_to_good_one
     assert same(snapshot(wrapper.base), before)
     assert (int(wrapper.engine.steps), int(wrapper.engine.skipped)) == (0, 1)
     assert wrapper.engine.state.seen.tolist() == [0]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_first_step_that_is_refused_does_not_keep_the_moments_from_being_bounded(name):
+    params = parameters(*SHAPES)
+    wrapper = protect(CLASSES[name](params))
+    gradients(params, 0)
+    dense, params[1].grad = params[1].grad, torch.ones(5).to_sparse()
+    with pytest.raises(UnsupportedError):
+        wrapper.step()
+    params[1].grad = dense
+    train(wrapper, 3)
+    assert bound(wrapper, EXP_AVG).isfinite().all()

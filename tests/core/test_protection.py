@@ -159,3 +159,12 @@ def test_the_plain_state_of_an_attached_optimizer_can_be_loaded():
         entry["exp_avg_sq"].mul_(1e4)
     step_all(module, [optimizer], 5, start=10)
     assert repaired(protection.engines[0]) == 0
+
+
+@pytest.mark.parametrize("arguments", [{"exclude": ["*"]}, {"groups": {"c": "c"}, "optional": ["c"], "exclude": ["*"]}])
+def test_a_run_in_which_nothing_is_left_to_protect_is_refused(arguments):
+    module = net()
+    optimizer = optim.Adam(module.parameters())
+    with pytest.raises(ConfigurationError, match="No optimizer holds a parameter of any group: there is nothing"):
+        Protection([optimizer], module, **arguments)
+    assert hooks(optimizer) == 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from sp4_lightning import Protection, Settings
+from sp4_lightning import ClippingOptimizer, ParamGroup, Protection, Settings
 from sp4_lightning.report import metrics
 from tests.core.making import QUICK, gradients
 
@@ -103,3 +103,39 @@ def test_an_unobserved_bound_is_reported_as_infinite_and_never_as_zero(run):
     report = protection.report()
     assert all(math.isinf(bound) for bounds in report.bounds.values() for bound in bounds)
     assert torch.isinf(protection.table.values).all()
+
+
+def test_tensors_of_one_name_in_two_groups_have_shares_of_their_own():
+    net = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(2, 2)})
+    settings = Settings(learned=QUICK, warmup_steps=10, update_every=1)
+    wrappers = [
+        ClippingOptimizer(
+            optim.SGD(net[key].parameters(), 1e-3), [ParamGroup(key, dict(net[key].named_parameters()))], settings
+        )
+        for key in net
+    ]
+    protection = Protection(wrappers, net, settings=settings)
+    reports = []
+    for step in range(40):
+        gradients(list(net.parameters()), step)
+        if step == 30:
+            net["a"].weight.grad.fill_(1e6)
+        for wrapper in wrappers:
+            wrapper.step()
+        protection.advance()
+        if step in (25, 35):
+            reports.append(protection.report())
+    row = metrics(reports[1], reports[0])
+    assert row["sp4-clip_fraction/b"] == 0
+    assert row["sp4-clip_fraction/a"] == pytest.approx(6 / 80)
+    assert row["sp4/clip_fraction_worst_tensor"] == pytest.approx(6 / 60)
+
+
+def test_a_group_of_empty_tensors_has_a_row_too():
+    net = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.ParameterList([torch.empty(0, 2)])})
+    optimizer = optim.Adam(net.parameters())
+    protection = Protection([optimizer], net, {"a": "a", "b": "b"})
+    gradients(list(net.parameters()), 0)
+    optimizer.step()
+    row = metrics(protection.report(), None)
+    assert (row["sp4-max_grad/b"], row["sp4-clip_fraction/b"], row["sp4-bound_grad/b"]) == (0.0, 0.0, math.inf)

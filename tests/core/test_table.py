@@ -72,6 +72,16 @@ def test_state_of_other_groups_is_refused_and_nothing_is_written():
     assert table.values.isinf().all()
 
 
+@pytest.mark.parametrize("wrong", [None, 1.0, torch.ones(2)])
+def test_state_that_is_no_bounds_is_refused_and_nothing_is_written(wrong):
+    table = BoundsTable(["a", "b"])
+    saved = table.state_dict()
+    saved["exp_avg"]["b"] = wrong
+    with pytest.raises(CheckpointError, match="bounds for exp_avg are not numbers in tensors"):
+        table.load_state_dict(saved)
+    assert table.values.isinf().all()
+
+
 def test_state_is_a_copy():
     table = BoundsTable(["a"])
     saved = table.state_dict()

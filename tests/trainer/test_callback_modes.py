@@ -1,5 +1,8 @@
 """The Trainer's other ways of running, and bad combinations."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import LearningRateMonitor, StochasticWeightAveraging
@@ -138,6 +141,20 @@ def test_a_run_without_an_optimizer_goes_on_with_a_warning():
 
     with pytest.warns(UserWarning, match="returned no optimizer: SP4Callback has nothing to protect"):
         fit(Bare, SP4Callback())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda callback: pickle.loads(pickle.dumps(callback))])
+@pytest.mark.parametrize("fitted", [False, True])
+def test_a_copy_of_the_callback_protects_another_fit(copied, fitted):
+    callback = SP4Callback(tables=False, warmup_steps=3, update_every=1)
+    if fitted:
+        fit(Automatic, callback, max_steps=5)
+    twin = copied(callback)
+    assert twin.settings == callback.settings
+    assert twin.protection is None
+    fit(Automatic, twin, max_steps=5)
+    assert [int(engine.steps) for engine in twin.protection.engines] == [5]
+    assert int(twin.protection.switch.phase) == Phase.LEARNED
 
 
 def test_scale_changes_and_resets_need_a_running_fit():
