@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 from torch.optim import Optimizer
@@ -111,6 +111,17 @@ class Protection:
             wrapper.flips_itself = False
             wrapper.engine.name = names[id(wrapper)]
             wrapper.engine.join(self.switch, self.table)
+
+    def __reduce__(self) -> NoReturn:
+        """Torch copies an optimizer without its hooks, so a copy would protect nothing.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            "A Protection lives in its optimizers' hooks, which torch does not copy. Make another one around the "
+            "copied optimizers and load this one's state_dict()."
+        )
 
     def _add(self, optimizer: Optimizer, name: str, groups: Sequence[ParamGroup], settings: Settings) -> None:
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}

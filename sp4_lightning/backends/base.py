@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sp4_lightning.arrays import Array, namespace
 from sp4_lightning.backends.mending import mend
@@ -23,11 +25,22 @@ from sp4_lightning.switch import Phase
 
 
 class Backend(ABC):
-    """What an engine asks for around one update: :meth:`protect`, then :meth:`learn`."""
+    """What an engine asks for around one update: :meth:`protect`, then :meth:`learn`.
+
+    Args:
+        params: The protected parameters of one optimizer.
+    """
 
     name: ClassVar[BackendName]
     update_every: ClassVar[int]
     """How often to count and learn unless the user says."""
+
+    def __init__(self, params: Sequence[Tensor]) -> None:
+        self._params = params
+
+    def __reduce__(self) -> tuple[type[Backend], tuple[Sequence[Tensor]]]:
+        """A copy or a pickle is made from the parameters: what else there is lies at addresses of the original."""
+        return type(self), (self._params,)
 
     @abstractmethod
     def screen(self, step: Step, count: bool) -> bool:

@@ -82,11 +82,11 @@ class CppBackend(Backend):
             raise BackendError(
                 f"backend='cpp' was asked for, but the parameters are on {params[0].device}. Set backend=None."
             )
+        super().__init__(params)
         self._library = cpu_library()
-        self._params = params
         count = len(params)
-        self._pointers = Pointers(count)
         self._sizes = np.array([param.numel() for param in params], dtype=np.int64)
+        self._pointers = Pointers(self._sizes.tolist())
         self._largest, self._limit = np.empty((2, len(QUANTITIES), count))
         self._within = np.empty((len(QUANTITIES), count), dtype=np.bool_)
         self._consistent = np.empty(count, dtype=np.bool_)
@@ -106,10 +106,6 @@ class CppBackend(Backend):
         self._hyper: Hyper | None = None
         # What the call points to, kept alive.
         self._alive: dict[str, Array] = {}
-
-    def __reduce__(self) -> tuple[type[CppBackend], tuple[Sequence[Tensor]]]:
-        """A copy or a pickle is made from the parameters: addresses would be those of the original."""
-        return CppBackend, (self._params,)
 
     def screen(self, step: Step, count: bool) -> bool:
         """Read every tensor once, in C++."""

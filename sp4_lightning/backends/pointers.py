@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sp4_lightning.admission import is_dense
+from sp4_lightning.errors import UnsupportedError
 from sp4_lightning.held import Found
 from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, GRAD, PARAM, QUANTITIES
 
@@ -23,12 +24,16 @@ class Pointers:
     A tensor that fills its memory, in whatever order of dimensions, is read where it is: maxima and counts do not
     depend on order. Others, and pairs of moments in different orders, are copied at every step.
 
+    Args:
+        sizes: Their numbers of elements.
+
     Attributes:
         table: int64 ``[4, T, 2]``: address (0: there is no tensor) and index in ``TYPES``.
     """
 
-    def __init__(self, tensors: int) -> None:
-        self.table = np.zeros((len(QUANTITIES), tensors, 2), dtype=np.int64)
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = sizes
+        self.table = np.zeros((len(QUANTITIES), len(sizes), 2), dtype=np.int64)
         self._objects: list[Tensor | None] = []
         self._where: list[int] = []
         self._copies: list[Tensor] = []
@@ -39,6 +44,9 @@ class Pointers:
 
         Args:
             tensors: param, grad, exp_avg, exp_avg_sq per tensor.
+
+        Raises:
+            UnsupportedError: A parameter has another number of elements than before.
         """
         params, grads, exp_avg, exp_avg_sq = tensors
         kept = [*params, *exp_avg, *exp_avg_sq]
@@ -68,6 +76,12 @@ class Pointers:
 
     def _enter_others(self, params: Found, exp_avg: Found, exp_avg_sq: Found) -> None:
         for i, param in enumerate(params):
+            if param is not None and param.numel() != self._sizes[i]:
+                # Whoever reads flat would read what lies behind it.
+                raise UnsupportedError(
+                    f"A parameter of {self._sizes[i]} elements has {param.numel()} now (shape {tuple(param.shape)}). "
+                    f"Make a new parameter and a new optimizer instead of resizing one."
+                )
             self._enter(PARAM, i, None if param is None else self._flat(param))
             pair = exp_avg[i], exp_avg_sq[i]
             for quantity, moment in zip((EXP_AVG, EXP_AVG_SQ), self._alike(*pair), strict=True):

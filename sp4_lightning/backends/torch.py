@@ -35,6 +35,7 @@ class TorchBackend(Backend):
     """Measured with ``benchmarks/cpu_agent.py``: learning on every update would double the cost of a small agent."""
 
     def __init__(self, params: Sequence[Tensor]) -> None:
+        super().__init__(params)
         self._xp = namespace_on(params[0].device)
         self._reader = Reader(params)
         self._sizes = view(torch.tensor([param.numel() for param in params], device=params[0].device))

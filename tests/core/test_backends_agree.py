@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn, optim
 
-from sp4_lightning import BackendError, LearnedBound, histogram
+from sp4_lightning import BackendError, LearnedBound, UnsupportedError, histogram
 from sp4_lightning.backends import compiling
 from sp4_lightning.backends.cpp import CppBackend
 from sp4_lightning.backends.pointers import Pointers
@@ -162,7 +162,7 @@ def test_what_moves_in_memory_is_followed():
 
 
 def test_pointers_keep_copies_alive_and_notice_every_change():
-    pointers = Pointers(1)
+    pointers = Pointers([8])
     plain, strided = torch.randn(4, 2), torch.randn(4, 4)[:, ::2]
     for tensor in (plain, strided, plain.clone(), strided, plain):
         pointers.refresh([[tensor], [tensor], [None], [tensor]])
@@ -170,6 +170,16 @@ def test_pointers_keep_copies_alive_and_notice_every_change():
         assert (pointers.table[0, 0, 0] == tensor.data_ptr()) == dense
         assert pointers.table[2].tolist() == [[0, 0]]
         assert len(pointers._copies) == (0 if dense else 3)
+
+
+def test_a_parameter_that_has_been_resized_is_refused_before_anything_is_read():
+    params = parameters((5, 3))
+    wrapper = protect(optim.Adam(params), backend="cpp")
+    gradients(params, 0)
+    wrapper.step()
+    params[0].data = torch.zeros(2, 3)
+    with pytest.raises(UnsupportedError, match="of 15 elements has 6 now"):
+        wrapper.step()
 
 
 @given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=80), st.floats(0.5, 1.0))

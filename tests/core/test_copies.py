@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from sp4_lightning import ClippingOptimizer, ParamGroup
+from sp4_lightning import ClippingOptimizer, ParamGroup, Protection, UnsupportedError
 from tests.core.making import (
     FUSED,
     OPTIMIZERS,
@@ -156,3 +156,11 @@ def test_a_state_dict_shares_nothing_with_the_wrapper():
     for value in saved["tensors"].values():
         value.clear() if isinstance(value, list) else value.fill_(99)
     assert same(wrapper.state_dict()["sp4"], before)
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_a_protection_says_how_to_get_another(how):
+    net = nn.Linear(3, 2)
+    protection = Protection([optim.Adam(net.parameters())], net)
+    with pytest.raises(UnsupportedError, match=r"Make another one around the copied optimizers .* state_dict\(\)"):
+        COPIES[how](protection)
