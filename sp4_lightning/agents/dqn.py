@@ -234,6 +234,8 @@ class DQNAgent(PlayedValidation):
         elif self.updates == 0:
             torch.manual_seed(self._training_seed)
         self.trainer.should_stop |= self.updates >= self.total_updates
+        if self.trainer.max_epochs == -1:  # so that the progress bar can say how many there will be
+            self.trainer.fit_loop.max_epochs = math.ceil(self.total_updates / self.trainer.num_training_batches)
 
     def _log(self, losses: dict[str, Tensor]) -> None:
         """Log what the last update and the last 20 episodes came to, on the logger's own steps only."""
