@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import re
-import sys
 import time
-import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from jsonargparse.typing import PositiveInt
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_warn
 
 from sp4_lightning.agents import DQNAgent
 from sp4_lightning.callback import SP4Callback
 from sp4_lightning.errors import ConfigurationError
-from sp4_lightning.naming import did_you_mean
+from sp4_lightning.parsing import SP4ArgumentParser
+from sp4_lightning.quiet import quieten
 from sp4_lightning.tables import console, result_table
-
-
-class SP4ArgumentParser(LightningArgumentParser):
-    """Says in one line what is wrong with a key or value, and which key was probably meant."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the line and exit with status 2."""
-        keys = {action.dest for parser in self._all_parsers() for action in parser._actions}
-        unknown = re.search(r"(?:option|key|argument)s?:? ['\"]?-*([\w.]+)", message)
-        named = unknown.group(1) if unknown else ""
-        hint = "" if named in keys else did_you_mean(named, keys)
-        print(f"sp4: error: {' '.join(message.split())}{hint}", file=sys.stderr)
-        sys.exit(2)
-
-    def _all_parsers(self) -> list[Any]:
-        commands = getattr(self, "_subcommands_action", None)
-        return [self, *(commands._name_parser_map.values() if commands else ())]
 
 
 class SP4CLI(LightningCLI):
@@ -47,7 +30,9 @@ class SP4CLI(LightningCLI):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"parser_class": SP4ArgumentParser, **kwargs})
+        # Loggers number their runs; where there is none, the last run's config.yaml is no reason to stop.
+        defaults = {"parser_class": SP4ArgumentParser, "save_config_kwargs": {"overwrite": True}}
+        super().__init__(*args, **{**defaults, **kwargs})
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the section, and the number of threads."""
@@ -59,18 +44,34 @@ class SP4CLI(LightningCLI):
         """Apply the number of threads."""
         torch.set_num_threads(self._get(self.config, "threads"))
 
+    def _parse_ckpt_path(self) -> None:
+        """Lightning lets a checkpoint's model settings win over files and command line; say where that matters."""
+        asked = self._model_settings()
+        super()._parse_ckpt_path()
+        kept = {key: value for key, value in self._model_settings().items() if asked.get(key, value) != value}
+        if kept:
+            listed = ", ".join(f"{key}={value!r} instead of {asked[key]!r}" for key, value in kept.items())
+            rank_zero_warn(f"The checkpoint's settings of the model are used: {listed}.")
+
+    def _model_settings(self) -> dict[str, Any]:
+        section = self.config.get(str(self.config.get("subcommand")), {})
+        return dict(vars(section["model"])) if "model" in section else {}
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Make the Trainer; its loggers share one run directory.
 
         Raises:
-            ConfigurationError: The callback is in ``trainer.callbacks`` too.
+            ConfigurationError: The callback is in ``trainer.callbacks`` too, or a setting of the Trainer is bad.
         """
         listed = self._get(self.config_init, "trainer.callbacks") or []
         if any(isinstance(callback, SP4Callback) for callback in (listed if isinstance(listed, list) else [listed])):
             raise ConfigurationError(
                 "SP4Callback is in trainer.callbacks and in the sp4 section. Keep the sp4 section."
             )
-        trainer: Trainer = super().instantiate_trainer(**kwargs)
+        try:
+            trainer: Trainer = super().instantiate_trainer(**kwargs)
+        except (ValueError, MisconfigurationException) as error:
+            raise ConfigurationError(f"The Trainer cannot be made: {error}") from error
         share_version(trainer.loggers)
         return trainer
 
@@ -91,5 +92,5 @@ def share_version(loggers: Sequence[Logger]) -> None:
 
 def run(args: list[str] | None = None) -> None:
     """Run the agent's command line; ``sp4_lightning.__main__`` turns errors into lines."""
-    warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
+    quieten()
     SP4CLI(DQNAgent, args=args, seed_everything_default=0, parser_kwargs={"allow_abbrev": False})

@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from sp4_lightning.__main__ import main
+from sp4_lightning.agents import GROUPS, DQNAgent
+from sp4_lightning.cli import SP4CLI
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
@@ -30,7 +32,11 @@ def test_a_smoke_run_covers_flips_and_reports(smoke):
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("4/4") == 8
     assert "the learned bounds are in force" in run.stdout + run.stderr
-    assert "eval/return" in run.stdout
+    # The progress bar knows where it ends, and shows the last evaluation; the result table has no colon.
+    assert "Epoch 1/1" in run.stdout
+    assert "eval/return:" in run.stdout
+    for noise in ("Warning", "IterableDataset", "LeafSpec", "litlogger", "site-packages"):
+        assert noise not in run.stdout + run.stderr
     assert sorted(path.name for path in (directory / "runs").iterdir()) == ["version_0"]
     kept = {path.name.split(".")[0] for path in (directory / "runs" / "version_0").iterdir()}
     assert {"events", "metrics", "config", "checkpoints"} <= kept
@@ -40,13 +46,16 @@ def test_the_saved_configuration_runs_again_and_its_checkpoint_validates(smoke):
     directory, _ = smoke
     saved = directory / "runs" / "version_0" / "config.yaml"
     assert yaml.safe_load(saved.read_text())["sp4"]["mode"] == "enforce"
-    again = sp4(directory, "fit", "--config", saved, "--model.total_steps", 400)
+    again = sp4(directory, "fit", "--config", saved)
     assert again.returncode == 0, again.stderr
+    first, second = (directory / "runs" / f"version_{k}" / "metrics.csv" for k in (0, 1))
+    assert first.read_text() == second.read_text()  # the same run: every loss, bound and return
     (checkpoint,) = (directory / "runs" / "version_0" / "checkpoints").iterdir()
     for command in ("validate", "test"):
-        run = sp4(directory, command, *SMOKE, "--ckpt_path", checkpoint)
+        run = sp4(directory, command, *SMOKE, "--ckpt_path", checkpoint, "--model.gamma", 0.5)
         assert run.returncode == 0, run.stderr
         assert "return" in run.stdout
+        assert "The checkpoint's settings of the model are used: gamma=0.99 instead of 0.5." in run.stderr
 
 
 def test_overlays_and_overrides_compose(tmp_path):
@@ -86,12 +95,21 @@ def test_every_configuration_is_valid(overlay, stopped):
         (["--sp4.mod", "observe"], "unrecognized arguments: --sp4.mod observe Did you mean 'sp4.mode'?"),
         (
             ["--sp4.mode", "obsere"],
-            "Parser key \"sp4.mode\": Expected a typing.Literal['observe', 'enforce']. Got value: obsere",
+            "Parser key \"sp4.mode\": Expected a typing.Literal['observe', 'enforce']. Got value: obsere "
+            "Did you mean 'observe'?",
         ),
         (["--sp4.warmup_steps", "-3"], "warmup_steps must be 0 or more, got -3."),
         (["--sp4.learned.headroom", ".nan"], "learned.headroom must be finite and at least 1, got nan."),
         (["--model.environment", "CartPol-v1"], "There is no environment 'CartPol-v1'. Did you mean 'CartPole-v1'?"),
+        (["--model.optimizers", "sx"], "Got value: sx Did you mean 'six'?"),
+        (["--model.auxiliaries", "[iqn, iql_hihg]"], "'iql_hihg'. Did you mean 'iql_high'?"),
+        (["--sp4.learned.headrom", 3], "Option 'headrom' is not accepted Did you mean 'headroom'?"),
+        (["--sp4.off", "{dqn_trnk: [grad]}"], "the group 'dqn_trnk', which does not exist. Did you mean 'dqn_trunk'?"),
+        (["--sp4.off", "{dqn_trunk: [grd]}"], "Did you mean 'grad'?"),
+        (["--trainer.accelerator", "cpuu"], "The Trainer cannot be made: You selected an invalid accelerator name"),
+        (["--trainer.logger", "TensorBordLogger"], "Did you mean 'TensorBoardLogger'?"),
         (["--config", "nothere.yaml"], 'Parser key "config": File does not exist:'),
+        (["--config", CONFIGS / "observ.yaml"], "Did you mean 'observe.yaml'?"),
         (
             ["--sp4.groups.dqn_trunk", "nothing.here"],
             "Group 'dqn_trunk': 'nothing.here' matches no module or parameter",
@@ -110,12 +128,48 @@ def test_what_is_wrong_is_one_line(arguments, message, stopped):
     assert message in line
 
 
-def test_a_misspelled_key_in_a_file_is_one_line(stopped, tmp_path):
-    (tmp_path / "bad.yaml").write_text("sp4: {warmup: 3}\n")
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        ("sp4: {warmup: 3}", ["sp4.warmup", "Did you mean 'sp4.warmup_steps'?"]),
+        ("modl: {total_steps: 3}", ["'modl.total_steps'", "Did you mean 'model.total_steps'?"]),
+        ("sp4: {off: {dqn_trunk: [grad]}}", ["YAML reads off as false: write 'off' in quotes."]),
+        (
+            "trainer: {callbacks: [{class_path: ModelCheckpoint, init_args: {dirpth: x}}]}",
+            ["Option 'dirpth' is not accepted Did you mean 'dirpath'?"],
+        ),
+        ("trainer: {logger: [{class_path: CSVLoger}]}", ["trainer.logger", "Did you mean 'CSVLogger'?"]),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_one_line(text, messages, stopped, tmp_path):
+    (tmp_path / "bad.yaml").write_text(text)
     code, (line,) = stopped(*SMOKE, "--config", "bad.yaml")
     assert code == 2
-    assert "sp4.warmup" in line
-    assert "Did you mean 'sp4.warmup_steps'?" in line
+    for message in messages:
+        assert message in line
+
+
+def test_a_wrong_command_is_one_line(capsys):
+    with pytest.raises(SystemExit):
+        main(["ft"])
+    assert "Did you mean 'fit'?" in capsys.readouterr().err
+
+
+ENVIRONMENTS = ("acrobot", "cartpole", "cartpole_hidden", "lunarlander", "lunarlander_continuous")
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_every_environment_is_made_and_takes_every_overlay(environment):
+    overlays = [name for path in CONFIGS.glob("*.yaml") if (name := path.stem) not in (*ENVIRONMENTS, "base")]
+    arguments = [word for name in ("base", environment, *overlays) for word in ("--config", f"{CONFIGS / name}.yaml")]
+    quiet = {"run": False, "save_config_callback": None, "seed_everything_default": 0}
+    agent = SP4CLI(DQNAgent, args=[*arguments, "--model.optimizers", "one"], **quiet).model
+    groups = [group["name"] for optimizer in agent.configure_optimizers() for group in optimizer.param_groups]
+    assert groups == list(GROUPS)
+    assert len(agent.experience.environments.actions.branches) == (2 if environment.endswith("continuous") else 1)
+    assert agent.experience.environments.observation_size == {"cartpole": 4, "cartpole_hidden": 2, "acrobot": 6}.get(
+        environment, 8
+    )
 
 
 def test_an_unwritable_directory_is_one_line(stopped, tmp_path):

@@ -21,6 +21,7 @@ from sp4_lightning.agents.schedules import Linear
 from sp4_lightning.agents.seeding import derive_seed, random_state, restore_random_state
 from sp4_lightning.agents.validation import PlayedValidation
 from sp4_lightning.errors import ConfigurationError
+from sp4_lightning.lightning_internals import log_scalars
 
 
 class DQNAgent(PlayedValidation):
@@ -233,17 +234,19 @@ class DQNAgent(PlayedValidation):
         elif self.updates == 0:
             torch.manual_seed(self._training_seed)
         self.trainer.should_stop |= self.updates >= self.total_updates
+        if self.trainer.max_epochs == -1:  # so that the progress bar can say how many there will be
+            self.trainer.fit_loop.max_epochs = math.ceil(self.total_updates / self.trainer.num_training_batches)
 
     def _log(self, losses: dict[str, Tensor]) -> None:
         """Log what the last update and the last 20 episodes came to, on the logger's own steps only."""
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by the logger connector
         if every == 0 or self.updates % every != 0:
             return
-        values: dict[str, Any] = {f"loss/{name}": loss.detach() for name, loss in losses.items()}
+        values = {f"loss/{name}": loss.item() for name, loss in losses.items()}
         values["train/epsilon"] = self.experience.epsilon.at(self.experience.steps)
         values["train/env_steps"] = float(self.experience.steps)
         values["train/return"] = self.experience.recent_return
-        self.log_dict(values, batch_size=self.hparams["batch_size"])
+        log_scalars(self.trainer, values)
 
     @property
     def _training_seed(self) -> int:

@@ -148,9 +148,12 @@ class Learner(nn.Module):
             if bonus > 0.0:
                 # Of an n-step return's rewards only the first gets the bonus: the batch has its observations.
                 reward = reward + bonus * self.curiosity.bonus(error)
-        target = self._target(batch, reward)
-        features = self.online.features(batch.history)
-        chosen = pick(self.online.q_values(features), batch.action)
+        # One pass over both ends of the transitions costs less than two, though only the first end is trained.
+        both = self.online.features(torch.cat((batch.history, batch.next_history)))
+        features, next_features = both.chunk(2)
+        q_values, next_q_values = self.online.q_values(both).chunk(2)
+        target = self._target(batch, reward, next_features, next_q_values)
+        chosen = pick(q_values, batch.action)
         measure = functional.huber_loss if self.td_loss == "huber" else functional.mse_loss
         losses["dqn"] = measure(chosen, target.value.unsqueeze(-1).expand_as(chosen))
         detached = features.detach()
@@ -165,14 +168,13 @@ class Learner(nn.Module):
         return losses
 
     @torch.no_grad()
-    def _target(self, batch: Transitions, reward: Tensor) -> Target:
+    def _target(self, batch: Transitions, reward: Tensor, next_features: Tensor, next_q_values: Tensor) -> Target:
         """Double-DQN targets (van Hasselt et al. 2016), averaged over branches (Tavakoli et al. 2018, eq. 5).
 
         The online network chooses the next action, the lagged one values it; the lagged IQN values the same
         action.
         """
-        next_features = self.online.features(batch.next_history)
-        best = self.online.q_values(next_features).argmax(-1)
+        best = next_q_values.argmax(-1)
         has_iql = self.iql_high is not None or self.iql_low is not None
         # One pass of the lagged network values both ends of the transition where IQL asks for the first.
         seen = torch.cat((batch.next_history, batch.history)) if has_iql else batch.next_history

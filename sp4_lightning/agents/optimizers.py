@@ -25,7 +25,7 @@ def make_optimizers(
             none is absent. ``"one"``: a single optimizer with a param group for each.
         lr: Learning rate of all groups.
         eps: Adam's eps.
-        fused: Whether to use torch's fused kernel; None chooses it for each optimizer that it can serve.
+        fused: Whether to use torch's fused kernel; None chooses it for each group that it can serve.
 
     Returns:
         Optimizers whose param groups carry a ``"name"``; the DQN's comes first.
@@ -34,26 +34,26 @@ def make_optimizers(
         ConfigurationError: ``fused=True`` for parameters that the fused kernel would update wrongly.
     """
     named: list[dict[str, Any]] = [
-        {"params": list(module.parameters()), "name": name} for name, module in groups.items()
+        {"params": list(module.parameters()), "name": name, "fused": _fused(name, module, fused)}
+        for name, module in groups.items()
     ]
     if layout == "one":
         shares = [named]
     else:
         dqn = [group for group in named if group["name"].startswith("dqn_")]
         shares = [dqn, *([group] for group in named if not group["name"].startswith("dqn_"))]
-    return [Adam(share, lr=lr, eps=eps, fused=_fused(share, fused)) for share in shares]
+    return [Adam(share, lr=lr, eps=eps) for share in shares]
 
 
-def _fused(share: list[dict[str, Any]], wish: bool | None) -> bool:
-    """Whether this share of the groups gets the fused kernel.
+def _fused(name: str, module: nn.Module, wish: bool | None) -> bool:
+    """Whether a group gets the fused kernel.
 
     The kernel walks a parameter's memory as one block: for a strided slice it silently updates the
     neighbours.
     """
-    awkward = [group["name"] for group in share if not all(is_dense(p) for p in group["params"])]
-    if wish and awkward:
+    dense = all(is_dense(p) for p in module.parameters())
+    if wish and not dense:
         raise ConfigurationError(
-            f"Fused Adam cannot update the strided parameters of {', '.join(awkward)}. "
-            "Leave fused at None, or set it to False."
+            f"Fused Adam cannot update the strided parameters of {name}. Leave fused at None, or set it to False."
         )
-    return wish if wish is not None else not awkward
+    return dense if wish is None else wish
