@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -73,8 +75,13 @@ def _admit_tensor(param: Tensor, what: str) -> None:
 
 def is_dense(tensor: Tensor) -> bool:
     """Whether the elements fill their memory without gaps, in whatever order of dimensions."""
+    return _fills(tensor.shape, tensor.stride())
+
+
+@functools.lru_cache(maxsize=4096)
+def _fills(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     expected = 1
-    for size, stride in sorted(zip(tensor.shape, tensor.stride(), strict=True), key=lambda pair: pair[1]):
+    for size, stride in sorted(zip(shape, strides, strict=True), key=lambda pair: pair[1]):
         if size > 1:
             if stride != expected:
                 return False

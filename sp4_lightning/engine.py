@@ -85,6 +85,7 @@ class Engine:
         self.observed = self.tally[3:]
         self.calls = 0
 
+        self._one_clean_step = view(torch.tensor([1, 0, 0, *(1 for _ in self.groups)], device=device))
         self._skipper = skipper_for(optimizer, device)
         self._unscaled = Unscaled()
         self._tally = view(self.tally)
@@ -133,14 +134,13 @@ class Engine:
 
     def before(self) -> None:
         """Between the gradients and the update: skip, repair and clamp."""
-        with torch.no_grad():
-            self._unscaled.begin(self.optimizer)
-            step = self._look()
-            try:
-                self.backend.protect(step)
-            except (RuntimeError, TypeError):
-                self.held.refuse_sparse(step.tensors[GRAD])
-                raise
+        self._unscaled.begin(self.optimizer)
+        step = self._look()
+        try:
+            self.backend.protect(step)
+        except (RuntimeError, TypeError):
+            self.held.refuse_sparse(step.tensors[GRAD])
+            raise
         skip = step.skip & (step.phase > Phase.OBSERVE)
         vetoed = False if step.vetoed is None else view((step.vetoed > 0).any())
         step.executed = (skip | vetoed) == 0
@@ -179,10 +179,9 @@ class Engine:
 
     def _count(self, step: Step) -> None:
         tally = self._tally
-        if step.clean:
-            tally[0] += step.executed
+        if step.clean and step.executed:
+            tally += self._one_clean_step
             tally[2] = 0
-            tally[3:] += step.executed
             return
         skipped = step.skip & (step.phase > Phase.OBSERVE)
         tally[0] += step.executed

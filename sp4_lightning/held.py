@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import is_
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +27,8 @@ class Held:
     """The name of its group."""
     torch_group: list[int]
     """The index in ``optimizer.param_groups``."""
+    _entries: list[Any] = field(default_factory=list, repr=False)
+    _own: list[tuple[Any, int]] = field(default_factory=list, repr=False)
 
     @classmethod
     def by(cls, optimizer: Optimizer, groups: Sequence[ParamGroup]) -> Held:
@@ -76,15 +80,18 @@ class Held:
                 entry's presence for initialised state.
             keys: Per torch param group, the state's names of the two.
         """
-        state = optimizer.state
-        first: Found = []
-        second: Found = []
-        for param, group in zip(self.params, self.torch_group, strict=True):
-            entry = state.get(param, {})
-            first_key, second_key = keys[group]
-            first.append(entry.get(first_key))
-            second.append(entry.get(second_key))
-        return first, second
+        entries = list(optimizer.state.values())
+        # Looking up by parameter costs several times this comparison.
+        same = len(entries) == len(self._entries) and all(map(is_, entries, self._entries))
+        if not same or not self._own:
+            self._entries = entries
+            self._own = [
+                (optimizer.state.get(param, {}), group)
+                for param, group in zip(self.params, self.torch_group, strict=True)
+            ]
+        return [entry.get(keys[group][0]) for entry, group in self._own], [
+            entry.get(keys[group][1]) for entry, group in self._own
+        ]
 
     def fitting(self, moments: Found) -> Found:
         """Those that have the shape of their parameter: somebody else's class may keep anything under these names."""

@@ -25,7 +25,8 @@ class Unscaled:
             p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None
         ]
         if grads:
-            torch._foreach_div_(grads, scale.reshape(()))
+            with torch.no_grad():
+                torch._foreach_div_(grads, scale.reshape(()))
         # Removed, not None: after an exception it would meet the scaler's next step, which multiplies by what is there.
         del optimizer.grad_scale  # type: ignore[attr-defined]
 

@@ -72,6 +72,8 @@ class Backend(ABC):
         if not step.moments_known:
             _start_moment_bounds(step)
 
+    # NumPy warns of what IEEE arithmetic does with an infinite bound or a non-finite gradient; all of it is meant.
+    @torch.no_grad()
     @np.errstate(all="ignore")
     def _protect_closely(self, step: Step) -> None:
         xp = namespace(step.largest)

@@ -41,7 +41,7 @@ class TorchBackend(Backend):
         self._sizes = view(torch.tensor([param.numel() for param in params], device=params[0].device))
         self._counts = torch.empty(0)
 
-    # NumPy warns of what IEEE arithmetic does with an infinite bound or a non-finite gradient; all of it is meant.
+    @torch.no_grad()
     @np.errstate(all="ignore")
     def screen(self, step: Step, count: bool) -> bool:
         """Read every tensor once, with torch or NumPy operations."""

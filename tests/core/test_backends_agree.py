@@ -161,15 +161,18 @@ def test_what_moves_in_memory_is_followed():
     in_two_lives(live)
 
 
-def test_pointers_keep_copies_alive_and_notice_every_change():
+def test_pointers_notice_every_change_and_copy_only_what_they_must():
     pointers = Pointers([8])
     plain, strided = torch.randn(4, 2), torch.randn(4, 4)[:, ::2]
     for tensor in (plain, strided, plain.clone(), strided, plain):
-        pointers.refresh([[tensor], [tensor], [None], [tensor]])
-        dense = tensor.is_contiguous()
-        assert (pointers.table[0, 0, 0] == tensor.data_ptr()) == dense
-        assert pointers.table[2].tolist() == [[0, 0]]
-        assert len(pointers._copies) == (0 if dense else 3)
+        for _ in range(2):
+            tensor.add_(1)
+            pointers.refresh([[tensor], [tensor], [None], [tensor]])
+            dense = tensor.is_contiguous()
+            assert (pointers.table[0, 0, 0] == tensor.data_ptr()) == dense
+            assert pointers.table[2].tolist() == [[0, 0]]
+            assert len(pointers._copies) == (0 if dense else 2)
+            assert all(copied.equal(tensor) for copied in pointers._copies)
 
 
 def test_a_parameter_that_has_been_resized_is_refused_before_anything_is_read():
