@@ -103,18 +103,20 @@ def main() -> None:
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--update-every", type=int, nargs="*", default=[None])
     parser.add_argument("--optimizers", nargs="*", default=["six", "one"])
+    parser.add_argument("--backend", help="the fastest unless given")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = []
     for optimizers in options.optimizers:
         for every in options.update_every:
-            settings = {"update_every": every, "warmup_steps": 200}
+            settings = {"update_every": every, "warmup_steps": 200, "backend": options.backend}
             bare, protected = compare(options.core, options.updates, settings, {"optimizers": optimizers})
             ratios = sorted(p / b for p, b in zip(protected, bare, strict=True))
             rows.append(
                 {
                     "optimizers": optimizers,
                     "update_every": every or "default",
+                    "backend": options.backend or "default",
                     "bare_ms": 1e3 * statistics.median(bare),
                     "protected_ms": 1e3 * statistics.median(protected),
                     "ratio_median": statistics.median(ratios),

@@ -30,7 +30,7 @@ class SP4Callback(Callback):
             None takes the optimizers' param groups by their ``"name"``, as ``LearningRateMonitor`` does.
         optional: Groups that may be absent from the model.
         exclude: Module paths or globs of trainable parameters to leave unprotected.
-        off: Group name or glob -> quantities (``param``, ``grad``, ``exp_avg``, ``exp_avg_sq``) to leave alone.
+        disable: Group name or glob -> quantities (``param``, ``grad``, ``exp_avg``, ``exp_avg_sq``) to leave alone.
         warmup_steps: Updates that every group that trains must have had before the flip.
         update_every: Count and learn on every N-th update; skip, repair and clamp act on each. None chooses a
             number that was measured.
@@ -68,7 +68,7 @@ class SP4Callback(Callback):
         groups: dict[str, str | list[str]] | None = None,
         optional: list[str] | None = None,
         exclude: list[str] | None = None,
-        off: dict[str, list[Quantity]] | None = None,
+        disable: dict[str, list[Quantity]] | None = None,
         warmup_steps: int = 500,
         update_every: int | None = None,
         learned: LearnedBound | None = None,
@@ -81,7 +81,7 @@ class SP4Callback(Callback):
             mode=mode,
             warmup_steps=warmup_steps,
             update_every=update_every,
-            off=off or {},
+            disable=disable or {},
             max_skip_streak=max_skip_streak,
             raise_after_skips=raise_after_skips,
             learned=learned or LearnedBound(),

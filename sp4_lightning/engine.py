@@ -108,7 +108,7 @@ class Engine:
 
     def protects(self, quantity: Quantity) -> list[bool]:
         """Per tensor, whether this quantity has not been switched off for its group."""
-        patterns = [pattern for pattern, quantities in self.settings.off.items() if quantity in quantities]
+        patterns = [pattern for pattern, quantities in self.settings.disable.items() if quantity in quantities]
         off = {group for pattern in patterns for group in matching(pattern, self.groups)}
         return [group not in off for group in self.held.group]
 

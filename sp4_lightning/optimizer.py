@@ -79,8 +79,8 @@ class ClippingOptimizer(Optimizer):
         self._patch_step_function()
 
         check_disjoint(self.groups)
-        for pattern in settings.off:
-            select_groups(pattern, [group.name for group in self.groups], "off")
+        for pattern in settings.disable:
+            select_groups(pattern, [group.name for group in self.groups], "disable")
         device = next((p.device for group in self.groups for p in group.params.values()), torch.device("cpu"))
         table = BoundsTable([group.name for group in self.groups], device)
         switch = Switch(settings.mode, settings.warmup_steps, device)

@@ -77,8 +77,8 @@ class Protection:
         self.groups = check_groups(found, optimizers, module, exclude)
         check_disjoint(self.groups)
         present = [group for group in self.groups if group.params]
-        for pattern in settings.off:
-            select_groups(pattern, [group.name for group in self.groups], "off")
+        for pattern in settings.disable:
+            select_groups(pattern, [group.name for group in self.groups], "disable")
         device = next(iter(present[0].params.values())).device if present else "cpu"
         self.table = BoundsTable([group.name for group in present], device)
         self.switch = Switch(settings.mode, settings.warmup_steps, device)

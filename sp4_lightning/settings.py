@@ -66,8 +66,8 @@ class Settings:
     """Executed updates every trained group must have before the learned bounds are applied."""
     update_every: int | None = None
     """Count and learn on every N-th update (skip, repair and clamp act on every update). ``None`` chooses 8 on a
-    CPU. A checkpoint that was learned with another number is resampled when it is loaded."""
-    off: Mapping[str, Sequence[Quantity]] = field(default_factory=dict)
+    CPU (``benchmarks/README.md``). A checkpoint that was learned with another number is resampled when it is loaded."""
+    disable: Mapping[str, Sequence[Quantity]] = field(default_factory=dict)
     """Group name or glob -> quantities that are left alone."""
     max_skip_streak: int = 20
     """Warn when an optimizer has skipped this many updates in a row."""
@@ -92,19 +92,19 @@ class Settings:
             self.raise_after_skips,
             "1 or more, or None",
         )
-        for group, quantities in self.off.items():
+        for group, quantities in self.disable.items():
             for quantity in [quantities] if isinstance(quantities, str) else quantities:
                 if quantity not in QUANTITIES:
                     raise ConfigurationError(
-                        f"off[{group!r}] names the unknown quantity {quantity!r}."
+                        f"disable[{group!r}] names the unknown quantity {quantity!r}."
                         f"{did_you_mean(str(quantity), QUANTITIES)} Quantities are {', '.join(QUANTITIES)}."
                     )
             if isinstance(quantities, str):
-                raise ConfigurationError(f"off[{group!r}] must be a list of quantities, got {quantities!r}.")
+                raise ConfigurationError(f"disable[{group!r}] must be a list of quantities, got {quantities!r}.")
             if ("exp_avg" in quantities) != ("exp_avg_sq" in quantities):
                 raise ConfigurationError(
-                    f"off[{group!r}] = {list(quantities)!r} names one of exp_avg and exp_avg_sq. They are repaired as "
-                    f"a pair (an exp_avg_sq clamped alone would blow the update up): name both or neither."
+                    f"disable[{group!r}] = {list(quantities)!r} names one of exp_avg and exp_avg_sq. They are repaired "
+                    f"as a pair (an exp_avg_sq clamped alone would blow the update up): name both or neither."
                 )
 
 

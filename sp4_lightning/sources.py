@@ -1,4 +1,4 @@
-"""Where the CUDA sources are: inside an installed wheel, beside the package in a checkout."""
+"""Where the compiled code's sources are: inside an installed wheel, beside the package in a checkout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sp4_lightning.errors import BackendError
 
 
 def kernel_directory() -> Path:
-    """The directory with the ``.cu`` and ``.cuh`` files and their README.
+    """The directory with the sources of compiled code and their README.
 
     Raises:
         BackendError: The installation lacks it.
@@ -18,5 +18,6 @@ def kernel_directory() -> Path:
         if (directory / "README.md").is_file():
             return directory
     raise BackendError(
-        f"The CUDA sources are missing in and beside {package}. Install sp4-lightning again, or set backend='torch'."
+        f"The sources of the compiled backends are missing in and beside {package}. Install sp4-lightning again, or "
+        f"set backend='torch'."
     )

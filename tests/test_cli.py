@@ -104,8 +104,11 @@ def test_every_configuration_is_valid(overlay, stopped):
         (["--model.optimizers", "sx"], "Got value: sx Did you mean 'six'?"),
         (["--model.auxiliaries", "[iqn, iql_hihg]"], "'iql_hihg'. Did you mean 'iql_high'?"),
         (["--sp4.learned.headrom", 3], "Option 'headrom' is not accepted Did you mean 'headroom'?"),
-        (["--sp4.off", "{dqn_trnk: [grad]}"], "the group 'dqn_trnk', which does not exist. Did you mean 'dqn_trunk'?"),
-        (["--sp4.off", "{dqn_trunk: [grd]}"], "Did you mean 'grad'?"),
+        (
+            ["--sp4.disable", "{dqn_trnk: [grad]}"],
+            "the group 'dqn_trnk', which does not exist. Did you mean 'dqn_trunk'?",
+        ),
+        (["--sp4.disable", "{dqn_trunk: [grd]}"], "Did you mean 'grad'?"),
         (["--trainer.accelerator", "cpuu"], "The Trainer cannot be made: You selected an invalid accelerator name"),
         (["--trainer.logger", "TensorBordLogger"], "Did you mean 'TensorBoardLogger'?"),
         (["--config", "nothere.yaml"], 'Parser key "config": File does not exist:'),
@@ -133,7 +136,7 @@ def test_what_is_wrong_is_one_line(arguments, message, stopped):
     [
         ("sp4: {warmup: 3}", ["sp4.warmup", "Did you mean 'sp4.warmup_steps'?"]),
         ("modl: {total_steps: 3}", ["'modl.total_steps'", "Did you mean 'model.total_steps'?"]),
-        ("sp4: {off: {dqn_trunk: [grad]}}", ["YAML reads off as false: write 'off' in quotes."]),
+        ("sp4: {disable: {dqn_trnk: [grad]}}", ["'dqn_trnk', which does not exist. Did you mean 'dqn_trunk'?"]),
         (
             "trainer: {callbacks: [{class_path: ModelCheckpoint, init_args: {dirpth: x}}]}",
             ["Option 'dirpth' is not accepted Did you mean 'dirpath'?"],

@@ -1,5 +1,7 @@
 """What a wheel carries, and what the package promises."""
 
+import ctypes
+import os
 import subprocess
 import sys
 import zipfile
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sp4_lightning.backends.cpp import _Call
 from sp4_lightning.sources import kernel_directory
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +26,9 @@ def wheel(tmp_path_factory):
 
 def test_a_wheel_holds_the_kernels_the_types_and_the_licence(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    for name in ("sp4_lightning/kernels/README.md", "sp4_lightning/py.typed", "sp4_lightning/agents/dqn.py"):
+    kernels = [f"sp4_lightning/kernels/{path.name}" for path in (ROOT / "kernels").iterdir()]
+    assert {"README.md", "cpu.cpp"} <= {Path(name).name for name in kernels}
+    for name in (*kernels, "sp4_lightning/py.typed", "sp4_lightning/agents/dqn.py"):
         assert name in names
     assert any(name.endswith("LICENSE") for name in names)
     assert not any(name.startswith(("tests/", "benchmarks/", "kernels/")) for name in names)
@@ -34,7 +39,13 @@ def test_kernels_are_found_in_a_wheel_and_in_a_checkout(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from sp4_lightning.sources import kernel_directory; print(kernel_directory())"
+        "from sp4_lightning.sources import kernel_directory; print(kernel_directory())\n"
+        "from sp4_lightning.backends.compiling import cpu_library; print(cpu_library().sp4_call_size())"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert Path(run.stdout.strip()) == tmp_path / "sp4_lightning" / "kernels"
+    environment = {**os.environ, "SP4_CACHE": str(tmp_path / "cache")}
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+    )
+    directory, size = run.stdout.split()
+    assert Path(directory) == tmp_path / "sp4_lightning" / "kernels"
+    assert int(size) == ctypes.sizeof(_Call)

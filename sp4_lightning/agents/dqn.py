@@ -111,6 +111,13 @@ class DQNAgent(PlayedValidation):
         eval_episodes: int = 10,
         seed: int = 0,
     ) -> None:
+        for name, value, choices in (
+            ("optimizers", optimizers, ("six", "one")),
+            ("learning_rate_schedule", learning_rate_schedule, ("constant", "linear")),
+            ("td_loss", td_loss, ("huber", "mse")),
+        ):
+            if value not in choices:
+                raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
         if total_steps <= learning_starts:
             raise ConfigurationError(f"total_steps={total_steps} must exceed learning_starts={learning_starts}.")
         present = AUXILIARIES if auxiliaries is None else auxiliaries

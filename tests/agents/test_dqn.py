@@ -239,6 +239,12 @@ def test_settings_that_leave_nothing_to_learn_are_refused():
         DQNAgent(total_steps=500)
 
 
+@pytest.mark.parametrize("name", ["optimizers", "learning_rate_schedule", "td_loss"])
+def test_a_choice_that_there_is_not_is_refused(name):
+    with pytest.raises(ConfigurationError, match=rf"^{name} must be one of \w+, \w+, got 'several'\.$"):
+        DQNAgent(**{name: "several"})
+
+
 def test_from_yaml(make_trainer, tmp_path):
     pytest.importorskip("jsonargparse")
     from lightning.pytorch.cli import LightningCLI

@@ -30,7 +30,7 @@ def test_a_whole_life_is_the_same(name, mode):
     in_two_lives(lambda backend: eventful(OPTIMIZERS[name], mode=mode, backend=backend))
 
 
-@pytest.mark.parametrize("options", [{"off": {"*": ["grad"]}}, {"off": {"*": ["param"]}}, {"update_every": 3}])
+@pytest.mark.parametrize("options", [{"disable": {"*": ["grad"]}}, {"disable": {"*": ["param"]}}, {"update_every": 3}])
 def test_with_other_settings(options):
     in_two_lives(lambda backend: eventful(OPTIMIZERS["Adam-l2"], backend=backend, **options))
 

@@ -154,8 +154,8 @@ def test_ambiguous_groups_are_refused(params, make_groups):
 
 def test_unknown_groups_in_off_are_refused_before_anything_is_attached(params):
     base = optim.Adam([{"params": params, "name": "body"}])
-    with pytest.raises(ConfigurationError, match=r"off names the group 'bodi'.*Did you mean 'body'\?"):
-        ClippingOptimizer(base, settings=Settings(off={"bodi": ["grad"]}))
+    with pytest.raises(ConfigurationError, match=r"disable names the group 'bodi'.*Did you mean 'body'\?"):
+        ClippingOptimizer(base, settings=Settings(disable={"bodi": ["grad"]}))
     assert not base._optimizer_step_pre_hooks
     assert not base._optimizer_step_post_hooks
     assert not base._optimizer_load_state_dict_post_hooks

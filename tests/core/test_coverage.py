@@ -100,7 +100,7 @@ def test_rows_are_in_the_order_of_the_groups_and_name_their_optimizer():
 def test_what_is_switched_off_is_reported_as_off():
     groups = {"ab": ["a", "b"], "c": "c"}
     off = {"c": ["param", "exp_avg", "exp_avg_sq"], "a*": ["grad"]}
-    found = rows(lambda m: optim.Adam(m.parameters()), groups, off=off)
+    found = rows(lambda m: optim.Adam(m.parameters()), groups, disable=off)
     assert wiring(found["ab"]) == ["exact", "off", "exact", "exact"]
     assert wiring(found["c"]) == ["off", "learned", "off", "off"]
     assert (found["ab"].status, found["c"].status) == ("3/4", "1/4")

@@ -47,7 +47,7 @@ def test_a_whole_life_is_the_same(as_on_a_device, name, mode):
 
 @pytest.mark.parametrize("off", [["grad"], ["param"], ["exp_avg", "exp_avg_sq"], ["param", "exp_avg", "exp_avg_sq"]])
 def test_what_is_switched_off_stays_off(as_on_a_device, off):
-    options = {"off": {"*": off}, "backend": "torch"}
+    options = {"disable": {"*": off}, "backend": "torch"}
     looked = eventful(OPTIMIZERS["Adam"], **options)
     as_on_a_device()
     assert_equal_lives(looked, eventful(OPTIMIZERS["Adam"], **options))

@@ -171,7 +171,7 @@ def test_repair_runs_on_skipped_steps_too(fault):
 @pytest.mark.parametrize("quantity", ["exp_avg", "exp_avg_sq", "param"])
 def test_a_quantity_that_is_switched_off_is_left_alone(quantity):
     off = ["param"] if quantity == "param" else ["exp_avg", "exp_avg_sq"]
-    params, wrapper = trained(optim.Adam, off={"*": off})
+    params, wrapper = trained(optim.Adam, disable={"*": off})
     strike(params, wrapper, quantity, lambda t: t.__setitem__(HIT, 1e6))
     gradients(params, 500)
     wrapper.step()

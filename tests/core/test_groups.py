@@ -94,12 +94,12 @@ def test_excluding_nothing_is_an_error_with_a_way_out_that_fits(agent):
 
 
 def test_selecting_a_group_by_a_name_that_is_none_says_so_and_guesses():
-    assert select_groups("a*", ["ab", "b", "ac"], "off") == ["ab", "ac"]
-    assert error(select_groups, "trnk", ["trunk", "head"], "off") == (
-        "off names the group 'trnk', which does not exist. Did you mean 'trunk'? Groups are trunk, head."
+    assert select_groups("a*", ["ab", "b", "ac"], "disable") == ["ab", "ac"]
+    assert error(select_groups, "trnk", ["trunk", "head"], "disable") == (
+        "disable names the group 'trnk', which does not exist. Did you mean 'trunk'? Groups are trunk, head."
     )
     many = [f"g{i}" for i in range(20)]
-    assert re.search(r"Groups are g0, .*g11 and 8 more\.$", error(select_groups, "x", many, "off"))
+    assert re.search(r"Groups are g0, .*g11 and 8 more\.$", error(select_groups, "x", many, "disable"))
 
 
 def test_parameters_without_a_module_are_numbered(agent):

@@ -109,7 +109,7 @@ def test_a_wrapper_whose_groups_the_run_lacks_is_refused_and_nothing_is_changed(
         ({"optional": ["a"]}, "optional is given without groups; only declared groups can be absent."),
         ({"exclude": ["nothing.*"]}, "'nothing.*' matches no module or parameter of ModuleDict."),
         ({"groups": {"a": "a"}}, "2 trainable parameters are in no group: b.weight, b.bias."),
-        ({"settings": Settings(off={"c": ["grad"]})}, "off names the group 'c', which does not exist."),
+        ({"settings": Settings(disable={"c": ["grad"]})}, "disable names the group 'c', which does not exist."),
     ],
 )
 def test_a_bad_argument_is_refused_and_nothing_is_changed(arguments, text):

@@ -15,22 +15,22 @@ BAD_SETTINGS = [
     ({"max_skip_streak": 0}, "max_skip_streak must be 1 or more, got 0."),
     ({"raise_after_skips": 0}, "raise_after_skips must be 1 or more, or None, got 0."),
     (
-        {"off": {"trunk": ["exp_avg_sqr", "exp_avg"]}},
-        "off['trunk'] names the unknown quantity 'exp_avg_sqr'. Did you mean 'exp_avg_sq'? "
+        {"disable": {"trunk": ["exp_avg_sqr", "exp_avg"]}},
+        "disable['trunk'] names the unknown quantity 'exp_avg_sqr'. Did you mean 'exp_avg_sq'? "
         "Quantities are param, grad, exp_avg, exp_avg_sq.",
     ),
-    ({"off": {"trunk": "grad"}}, "off['trunk'] must be a list of quantities, got 'grad'."),
+    ({"disable": {"trunk": "grad"}}, "disable['trunk'] must be a list of quantities, got 'grad'."),
     (
-        {"off": {"trunk": "grads"}},
-        "off['trunk'] names the unknown quantity 'grads'. Did you mean 'grad'? "
+        {"disable": {"trunk": "grads"}},
+        "disable['trunk'] names the unknown quantity 'grads'. Did you mean 'grad'? "
         "Quantities are param, grad, exp_avg, exp_avg_sq.",
     ),
     (
-        {"off": {"trunk": ["exp_avg"]}},
-        "off['trunk'] = ['exp_avg'] names one of exp_avg and exp_avg_sq. They are repaired as a pair (an exp_avg_sq "
-        "clamped alone would blow the update up): name both or neither.",
+        {"disable": {"trunk": ["exp_avg"]}},
+        "disable['trunk'] = ['exp_avg'] names one of exp_avg and exp_avg_sq. They are repaired as a pair (an "
+        "exp_avg_sq clamped alone would blow the update up): name both or neither.",
     ),
-    ({"off": {"trunk": ["grad", "exp_avg_sq"]}}, "names one of exp_avg and exp_avg_sq"),
+    ({"disable": {"trunk": ["grad", "exp_avg_sq"]}}, "names one of exp_avg and exp_avg_sq"),
     ({"backend": "triton"}, "backend must be"),
 ]
 
@@ -48,7 +48,9 @@ def test_a_configuration_error_is_a_value_error():
         Settings(mode="")
 
 
-@pytest.mark.parametrize("options", [{}, {"warmup_steps": 0}, {"update_every": 1}, {"off": {"*": ["grad", "param"]}}])
+@pytest.mark.parametrize(
+    "options", [{}, {"warmup_steps": 0}, {"update_every": 1}, {"disable": {"*": ["grad", "param"]}}]
+)
 def test_good_settings_are_taken(options):
     Settings(**options)
 

@@ -98,7 +98,7 @@ def test_one_bad_element_skips_all_groups_of_its_optimizer():
 def test_a_bad_gradient_of_a_group_whose_grad_is_switched_off_does_not_skip():
     params = parameters((3,), (3,))
     base = optim.SGD([{"params": params[:1], "name": "a"}, {"params": params[1:], "name": "b"}], lr=0.1)
-    wrapper = protect(base, off={"b": ["grad"]})
+    wrapper = protect(base, disable={"b": ["grad"]})
     step_badly(params, wrapper, math.inf, where=1)
     assert int(wrapper.engine.steps) == 1
     step_badly(params, wrapper, math.inf, where=0)

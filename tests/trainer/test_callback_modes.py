@@ -108,7 +108,7 @@ def test_a_parameter_in_two_optimizers_is_named():
         ({"groups": {"body": "body"}}, r"2 trainable parameters are in no group: head.weight, head.bias"),
         ({"groups": {"body": "body", "all": "*"}}, r"'body.0.weight' is in two groups, 'body' .* and 'all'"),
         ({"groups": {"body": "body", "head": "head"}, "optional": ["hed"]}, r"optional names 'hed'.*'head'"),
-        ({"off": {"boddy": ["grad"]}}, r"off names the group 'boddy'.* Did you mean 'body'\?"),
+        ({"disable": {"boddy": ["grad"]}}, r"disable names the group 'boddy'.* Did you mean 'body'\?"),
         ({"exclude": ["nothing.*"]}, r"exclude: 'nothing.\*' matches no module or parameter of Automatic"),
     ],
 )

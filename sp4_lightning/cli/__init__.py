@@ -16,9 +16,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from sp4_lightning.agents import DQNAgent
 from sp4_lightning.callback import SP4Callback
+from sp4_lightning.cli.parsing import SP4ArgumentParser
+from sp4_lightning.cli.quiet import quieten
 from sp4_lightning.errors import ConfigurationError
-from sp4_lightning.parsing import SP4ArgumentParser
-from sp4_lightning.quiet import quieten
 from sp4_lightning.tables import console, result_table
 
 

@@ -54,7 +54,6 @@ def _near_file(missing: str) -> str:
 
 
 _HINTS: list[tuple[str, Callable[..., str]]] = [
-    (r"Key must be a string, got: False", lambda: " YAML reads off as false: write 'off' in quotes."),
     (
         r"Literal\[(.+?)\]\. Got value: (\S+)",
         lambda choices, value: did_you_mean(value, re.findall(r"'(.+?)'", choices)),
