@@ -34,8 +34,12 @@ def collect(directory: Path) -> None:
 
 def tables(runs: Runs) -> str:
     """All tables as Markdown."""
-    machine = next(iter(next(iter(runs.values())).values()))["machine"]
-    said = f"{machine['processor']}, {machine['cores']} cores, one thread a run, torch {machine['torch']}"
+    machines = {
+        f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}"
+        for seeds in runs.values()
+        for machine in (result["machine"] for result in seeds.values())
+    }
+    said = f"one thread a run, on {' and '.join(sorted(machines))}"
     return "\n\n".join(
         [
             "# Learning runs of the agent",
