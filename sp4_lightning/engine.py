@@ -154,10 +154,12 @@ class Engine:
             SkipStreakError: On a CPU, the streak of skips has reached ``raise_after_skips``.
         """
         self._undo()
-        step, self._pending = self._pending, None
+        step = self._pending
         if step is None:  # the optimizer did not call its closure
             return
         self.backend.learn(step)
+        # Only now: what an interrupt leaves half learned is dropped at the next start.
+        self._pending = None
         self.viewer.leave()
         self.calls += 1
         self._count(step)

@@ -77,8 +77,8 @@ class Backend(ABC):
     @np.errstate(all="ignore")
     def _protect_closely(self, step: Step) -> None:
         xp = namespace(step.largest)
-        # A second look may reuse the memory of the first.
-        raw = xp.asarray(step.largest[GRAD], copy=True) if xp is np else step.largest[GRAD].clone()
+        # A copy, as the second look may reuse the memory of the first.
+        raw = step.largest[GRAD] + 0.0
         finite = xp.isfinite(raw)
         step.usable = finite if step.present is None else step.present & finite
         step.skip = (step.protects[GRAD] & ~finite).any()
