@@ -141,6 +141,16 @@ def test_what_is_wrong_is_one_line(arguments, message, stopped):
             "trainer: {callbacks: [{class_path: ModelCheckpoint, init_args: {dirpth: x}}]}",
             ["Option 'dirpth' is not accepted Did you mean 'dirpath'?"],
         ),
+        (
+            "trainer: {callbacks: [{class_path: sp4_lightning.FaultInjector, init_args: "
+            "{faults: [{kind: gradient_nan}]}}]}",
+            ["faults[0]: step is missing"],
+        ),
+        (
+            "trainer: {callbacks: [{class_path: sp4_lightning.FaultInjector, init_args: "
+            "{faults: [{kind: gradient_nan, step: 1, group: iqnn}]}}]}",
+            ["faults[0]: gradient_nan names the group 'iqnn', which does not exist. Did you mean 'iqn'?"],
+        ),
         ("trainer: {logger: [{class_path: CSVLoger}]}", ["trainer.logger", "Did you mean 'CSVLogger'?"]),
     ],
 )
