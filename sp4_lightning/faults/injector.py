@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch.optim import Optimizer
 
 from sp4_lightning.faults.batch import BatchStrikes, check_batch
 from sp4_lightning.faults.fault import Fault, parse_faults
+from sp4_lightning.faults.journal import FaultEvent, Journal
 from sp4_lightning.faults.strike import strike
 from sp4_lightning.faults.target import Target, find_targets
 from sp4_lightning.groups import Patterns, optimizer_names
 from sp4_lightning.lightning_internals import real_optimizers
-from sp4_lightning.naming import shorten
-
-
-@dataclass(frozen=True)
-class FaultEvent:
-    """One strike, as it is kept in :attr:`FaultInjector.events` and written to ``faults.jsonl``."""
-
-    step: int
-    """Updates that the group's optimizer had made before, or batches that came before."""
-    kind: str
-    group: str
-    """``batch`` for a batch."""
-    tensors: tuple[str, ...]
-    """What was written to: parameters' names, ``lr``, or the batch's key."""
-    elements: int
-    """How many numbers were written."""
 
 
 class FaultInjector(Callback):
@@ -76,7 +58,6 @@ class FaultInjector(Callback):
         self.faults: Sequence[Fault] = parse_faults(faults)
         self.seed = seed
         self.groups: Mapping[str, Patterns] | None = groups
-        self.events: list[FaultEvent] = []
         self._targets: list[Target] = []
         # Steps of each optimizer, and batches. Lightning's own counters are late by one in checkpoints.
         self._updates: Counter[str] = Counter()
@@ -87,7 +68,12 @@ class FaultInjector(Callback):
         self._batch_checked = False
         self._learning_rates: list[tuple[dict[str, Any], Any]] = []
         self._handles: list[Any] = []
-        self._file: Path | None = None
+        self._journal = Journal()
+
+    @property
+    def events(self) -> list[FaultEvent]:
+        """What has been done in this fit."""
+        return self._journal.events
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check every fault against the run, and start to count updates."""
@@ -98,13 +84,12 @@ class FaultInjector(Callback):
         self._updates = Counter(saved.get("updates", {}))
         self._batches = saved.get("batches", 0)
         self._struck = dict(saved.get("struck", {}))
-        self._batch_checked, self.events = False, []
+        self._batch_checked = False
+        self._journal = Journal(trainer)
         optimizers = real_optimizers(trainer)
         self._targets = find_targets(self.faults, optimizers, pl_module, self.groups)
         for optimizer, name in zip(optimizers, optimizer_names(optimizers), strict=True):
             self._handles.append(optimizer.register_step_post_hook(lambda *_, name=name: self._stepped(name)))
-        log_dir = trainer.log_dir if trainer.loggers else None  # asked on every rank, it is a broadcast
-        self._file = Path(log_dir) / "faults.jsonl" if log_dir is not None and trainer.is_global_zero else None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Strike what is struck between steps, and the batch."""
@@ -117,7 +102,7 @@ class FaultInjector(Callback):
         for fault in self.faults:
             if fault.what == "batch" and fault.age(self._batches) is not None:
                 elements = self._batch.strike(fault, batch, self._draw(fault, "batch", self._batches))
-                self._record(fault, self._batches, "batch", {str(fault.key): elements})
+                self._journal.record(fault, self._batches, "batch", {str(fault.key): elements})
         self._batches += 1
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
@@ -170,32 +155,18 @@ class FaultInjector(Callback):
             return
         tensors = target.tensors()
         written = strike(fault, list(tensors.values()), self._draw(fault, target.group, step))
-        self._record(fault, step, target.group, {n: k for n, k in zip(tensors, written, strict=True) if k})
+        self._journal.record(fault, step, target.group, {n: k for n, k in zip(tensors, written, strict=True) if k})
 
     def _scale_learning_rate(self, target: Target) -> None:
         groups = target.torch_groups
         for group in groups:
             self._learning_rates.append((group, group["lr"]))
             group["lr"] = group["lr"] * target.fault.factor
-        self._record(target.fault, self._updates[target.name], target.group, {"lr": len(groups)})
+        self._journal.record(target.fault, self._updates[target.name], target.group, {"lr": len(groups)})
 
     def _draw(self, fault: Fault, group: str, step: int) -> random.Random:
         # Seeding with text hashes it with SHA-512: the same everywhere.
         return random.Random(f"{self.seed}/{fault}/{group}/{step}")
-
-    def _record(self, fault: Fault, step: int, group: str, written: Mapping[str, int]) -> None:
-        event = FaultEvent(step, fault.kind, group, tuple(written), sum(written.values()))
-        self.events.append(event)
-        if self._file is not None:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with self._file.open("a") as lines:
-                lines.write(json.dumps(asdict(event)) + "\n")
-        if not event.elements:
-            rank_zero_warn(f"Fault at step {step}: {fault.kind} found nothing to strike in {group}.")
-        elif fault.age(step) == 0:
-            count = "1 element" if event.elements == 1 else f"{event.elements} elements"
-            more = {1: "", None: ", and from now on"}.get(fault.updates, f", {fault.updates} times in a row")
-            rank_zero_info(f"Fault at step {step}: {fault.kind} in {group}, {shorten(written)}, {count}{more}.")
 
     def _stepped(self, name: str) -> None:
         for target in self._targets:
@@ -223,3 +194,4 @@ class FaultInjector(Callback):
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._targets = []

@@ -174,10 +174,40 @@ def test_steps_are_the_updates_of_the_groups_own_optimizer():
     assert sum(int(grad.isnan().sum()) for name, grad in look.complete.items() if name.startswith("b")) == 1
 
 
+def test_every_step_counts_where_an_optimizer_makes_several_in_a_batch():
+    class Twice(Manual):
+        def training_step(self, batch, batch_idx):
+            super().training_step(batch, batch_idx)
+            super().training_step(batch, batch_idx)
+
+    faults = [{"kind": kind, "step": 7, "group": "a"} for kind in ("gradient_nan", "exp_avg_nan", "param_nan")]
+    injector = FaultInjector(faults)
+    module, _ = fit(Twice, injector, SP4Callback(tables=False), max_epochs=1)
+    assert sorted((event.kind, event.step) for event in injector.events) == sorted((f["kind"], 7) for f in faults)
+    assert finite(module)
+
+
 @pytest.mark.parametrize("kind", ["gradient_scale", "param_scale"])
 def test_accumulated_batches_are_struck_once(kind):
     injector = FaultInjector([{"kind": kind, "step": 3, "factor": 2.0, "group": "head"}])
     fit(Automatic, injector, max_epochs=1, accumulate_grad_batches=4)
+    assert [event.step for event in injector.events] == [3]
+
+
+def test_a_closure_that_is_evaluated_again_is_struck_once():
+    class Searching(Automatic):
+        evaluations = 0
+
+        def training_step(self, batch, batch_idx):
+            self.evaluations += 1
+            return super().training_step(batch, batch_idx)
+
+        def configure_optimizers(self):
+            return torch.optim.LBFGS(self.parameters(), max_iter=4)
+
+    injector = FaultInjector([{"kind": "gradient_scale", "step": 3, "factor": 2.0}])
+    module, _ = fit(Searching, injector, max_epochs=1)
+    assert module.evaluations > 80
     assert [event.step for event in injector.events] == [3]
 
 
