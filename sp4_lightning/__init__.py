@@ -1,6 +1,6 @@
 """Learned clamp bounds for every tensor an optimizer holds.
 
-The core needs torch alone; :class:`SP4Callback` is imported with Lightning on first use.
+The core needs torch alone; :class:`SP4Callback` and :class:`FaultInjector` are imported with Lightning on first use.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sp4_lightning.table import BoundsTable
 
 if TYPE_CHECKING:
     from sp4_lightning.callback import SP4Callback
+    from sp4_lightning.faults import FaultEvent, FaultInjector
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,8 @@ __all__ = [
     "ConfigurationError",
     "Dynamics",
     "Engine",
+    "FaultEvent",
+    "FaultInjector",
     "LearnedBound",
     "ParamGroup",
     "Phase",
@@ -61,4 +64,8 @@ def __getattr__(name: str) -> Any:
         from sp4_lightning.callback import SP4Callback  # noqa: PLC0415 - the core must not import Lightning
 
         return SP4Callback
+    if name in ("FaultEvent", "FaultInjector"):
+        from sp4_lightning import faults  # noqa: PLC0415 - likewise
+
+        return getattr(faults, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

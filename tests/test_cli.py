@@ -1,5 +1,8 @@
 """The sp4 command as a user types it, from a fresh directory."""
 
+import csv
+import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +71,33 @@ def test_overlays_and_overrides_compose(tmp_path):
     assert (
         config["model"]["total_steps"] == yaml.safe_load((CONFIGS / "smoke.yaml").read_text())["model"]["total_steps"]
     )
+
+
+@pytest.mark.parametrize(("mode", "survives"), [("enforce", True), ("observe", False)])
+def test_faults_on_purpose_are_survived_only_under_protection(mode, survives, tmp_path):
+    run = sp4(tmp_path, "fit", *SMOKE, "--config", CONFIGS / "faults.yaml", "--config", CONFIGS / f"{mode}.yaml")
+    assert run.returncode == 0, run.stderr
+    directory = tmp_path / "runs" / "version_0"
+    struck = [json.loads(line) for line in (directory / "faults.jsonl").read_text().splitlines()]
+    listed = yaml.safe_load((directory / "config.yaml").read_text())["trainer"]["callbacks"][0]["init_args"]["faults"]
+    assert {event["kind"] for event in struck} == {fault["kind"] for fault in listed}
+    assert all(event["elements"] for event in struck)
+    assert "Fault at step 145: gradient_inf in curiosity" in run.stdout + run.stderr
+    rows = list(csv.DictReader((directory / "metrics.csv").read_text().splitlines()))
+    losses = {key: [row[key] for row in rows if row[key]][-1] for key in rows[0] if key.startswith("loss/")}
+    assert len(losses) == 5
+    assert all(math.isfinite(float(loss)) == survives for loss in losses.values())
+
+
+def test_faults_join_the_callbacks_that_are_there(tmp_path):
+    shown = sp4(
+        tmp_path,
+        "fit",
+        *SMOKE,
+        *("--config", CONFIGS / "resumable.yaml", "--config", CONFIGS / "faults.yaml", "--print_config"),
+    )
+    callbacks = [entry["class_path"] for entry in yaml.safe_load(shown.stdout)["trainer"]["callbacks"]]
+    assert [path.rpartition(".")[2] for path in callbacks] == ["ModelCheckpoint", "FaultInjector"]
 
 
 @pytest.fixture
@@ -140,6 +170,16 @@ def test_what_is_wrong_is_one_line(arguments, message, stopped):
         (
             "trainer: {callbacks: [{class_path: ModelCheckpoint, init_args: {dirpth: x}}]}",
             ["Option 'dirpth' is not accepted Did you mean 'dirpath'?"],
+        ),
+        (
+            "trainer: {callbacks: [{class_path: sp4_lightning.FaultInjector, init_args: "
+            "{faults: [{kind: gradient_nan}]}}]}",
+            ["faults[0]: step is missing"],
+        ),
+        (
+            "trainer: {callbacks: [{class_path: sp4_lightning.FaultInjector, init_args: "
+            "{faults: [{kind: gradient_nan, step: 1, group: iqnn}]}}]}",
+            ["faults[0]: gradient_nan names the group 'iqnn', which does not exist. Did you mean 'iqn'?"],
         ),
         ("trainer: {logger: [{class_path: CSVLoger}]}", ["trainer.logger", "Did you mean 'CSVLogger'?"]),
     ],

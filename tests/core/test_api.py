@@ -22,7 +22,7 @@ def test_all_is_exactly_what_is_exported():
         for name, value in vars(sp4_lightning).items()
         if not name.startswith("_") and not isinstance(value, ModuleType)
     } - {"TYPE_CHECKING", "Any", "annotations"}
-    assert public | {"SP4Callback"} == set(sp4_lightning.__all__)
+    assert public | {"SP4Callback", "FaultInjector", "FaultEvent"} == set(sp4_lightning.__all__)
 
 
 def test_all_is_sorted_and_without_doubles():
@@ -58,15 +58,16 @@ def test_importing_the_core_imports_neither_lightning_nor_rich():
     assert run(code) == "[]"
 
 
-def test_the_callback_is_there_on_first_use():
+def test_the_callbacks_are_there_on_first_use():
     from lightning.pytorch import Callback
 
     assert issubclass(sp4_lightning.SP4Callback, Callback)
+    assert issubclass(sp4_lightning.FaultInjector, Callback)
 
 
 def test_the_core_has_no_import_of_lightning_outside_the_modules_for_it():
     package = Path(sp4_lightning.__file__).parent
-    outside = {"callback.py", "cli", "agents"}
+    outside = {"callback.py", "cli", "agents", "faults"}
     for path in package.rglob("*.py"):
         if outside & set(path.relative_to(package).parts) or path.name.startswith("lightning_"):
             continue

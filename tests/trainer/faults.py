@@ -1,12 +1,23 @@
-"""Faults that strike the agent, written past torch's version counter like a flipped bit."""
+"""Six faults for each of the agent's groups, and what a run leaves behind."""
+
+import random
 
 import torch
-from lightning.pytorch import Callback
+
+from sp4_lightning.faults.fault import Fault
+from sp4_lightning.faults.strike import strike
+from sp4_lightning.faults.target import find_targets
 
 GROUPS = ("dqn_trunk", "dqn_value", "dqn_branches", "iqn", "iql_high", "iql_low", "attention", "curiosity")
-GRADIENT_FAULTS = ("nan", "inf", "spike")
+FAULTS = {
+    "nan": {"kind": "gradient_nan"},
+    "inf": {"kind": "gradient_inf"},
+    "spike": {"kind": "gradient_scale", "factor": 1e6},
+    "exp_avg": {"kind": "exp_avg_spike", "value": 1e8},
+    "lost_exp_avg_sq": {"kind": "exp_avg_sq_zero"},
+    "weight": {"kind": "param_spike", "value": 1e6},
+}
 STATE_FAULTS = ("exp_avg", "lost_exp_avg_sq", "weight")
-FAULTS = GRADIENT_FAULTS + STATE_FAULTS
 
 
 def find_group(optimizers, group):
@@ -18,39 +29,10 @@ def find_group(optimizers, group):
     raise LookupError(group)
 
 
-def strike(fault, optimizer, params):
-    """Damage one group."""
-    first = (0,) * params[0].dim()
-    if fault in ("nan", "inf"):
-        params[0].grad[first] = float(fault)
-    elif fault == "spike":
-        for param in params:
-            param.grad.mul_(1e6)
-    elif fault == "exp_avg":
-        optimizer.state[params[0]]["exp_avg"].data[first] = 1e8
-    elif fault == "lost_exp_avg_sq":
-        for param in params:
-            optimizer.state[param]["exp_avg_sq"].data.zero_()
-    elif fault == "weight":
-        params[-2].data[(0,) * params[-2].dim()] = 1e6
-
-
-class Strike(Callback):
-    """One fault in one group at one update: between updates, or in the gradients just before the step."""
-
-    def __init__(self, fault, group, at):
-        self.fault, self.group, self.at, self.update = fault, group, at, -1
-
-    def on_train_batch_start(self, trainer, *_):
-        self.update += 1
-        if self.update == self.at and self.fault in STATE_FAULTS:
-            strike(self.fault, *find_group(trainer.optimizers, self.group))
-
-    def on_before_optimizer_step(self, trainer, module, optimizer):
-        if self.update == self.at and self.fault in GRADIENT_FAULTS:
-            hit, params = find_group(trainer.optimizers, self.group)
-            if hit is optimizer:
-                strike(self.fault, hit, params)
+def strike_now(fault, group, module, optimizers):
+    """Damage one group at once."""
+    (target,) = find_targets([Fault(**FAULTS[fault], step=1, group=group)], optimizers, module, None)
+    strike(target.fault, list(target.tensors().values()), random.Random(0))
 
 
 def snapshot(module, optimizers):

@@ -7,9 +7,10 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
+from sp4_lightning import FaultInjector
 from sp4_lightning.switch import Phase
 from tests.trainer.agent import fit
-from tests.trainer.faults import FAULTS, GROUPS, STATE_FAULTS, Strike, differing, find_group, snapshot, strike
+from tests.trainer.faults import FAULTS, GROUPS, STATE_FAULTS, differing, find_group, snapshot, strike_now
 
 ENFORCE = {"mode": "enforce", "warmup_steps": 70}
 
@@ -21,7 +22,7 @@ def clean_maximum():
 
 
 def survives(fault, group):
-    agent, trainer, sp4 = fit(200, Strike(fault, group, at=120), protection=ENFORCE)
+    agent, trainer, sp4 = fit(200, FaultInjector([{**FAULTS[fault], "step": 120, "group": group}]), protection=ENFORCE)
     values = snapshot(agent, trainer.optimizers)
     assert all(value.isfinite().all() for value in values.values())
     assert max(param.abs().max() for param in agent.parameters()) <= 10 * clean_maximum()
@@ -67,7 +68,7 @@ class SingleUpdates(Callback):
         for case in (None, *itertools.product(FAULTS, GROUPS)):
             self.struck = case
             if case and case[0] in STATE_FAULTS:
-                strike(case[0], *find_group(trainer.optimizers, case[1]))
+                strike_now(*case, module, trainer.optimizers)
             module.training_step(batch, batch_idx)
             self.faulted[case] = snapshot(module, trainer.optimizers)
             self._restore(trainer, module, sp4, start)
@@ -78,10 +79,10 @@ class SingleUpdates(Callback):
             return
         raw = self.gradients.setdefault(self.struck, {})
         raw |= {g["name"]: [p.grad.clone() for p in g["params"]] for g in optimizer.param_groups}
-        if self.struck and self.struck[0] not in STATE_FAULTS:
-            hit, params = find_group(trainer.optimizers, self.struck[1])
-            if hit is optimizer:
-                strike(self.struck[0], hit, params)
+        if self.struck is None or self.struck[0] in STATE_FAULTS:
+            return
+        if find_group(trainer.optimizers, self.struck[1])[0] is optimizer:
+            strike_now(*self.struck, module, trainer.optimizers)
 
     def _save(self, trainer, module, sp4):
         states = [o.state_dict() for o in trainer.optimizers]
