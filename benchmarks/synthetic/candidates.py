@@ -28,7 +28,9 @@ CONSTANTS: dict[str, Callable[[], Rule | Settings]] = {
 }
 """The library's rule, and with other constants. Learning on every eighth update is its default on a CPU."""
 
-CHOSEN = "budget 900/28 on alarm"
+CHOSEN = "budget 400/15 on alarm"
+BUDGET = (400.0, 15.0)
+"""Squared sigmas that can be saved up, and saved with every update."""
 
 CANDIDATES: dict[str, Callable[[], Rule | Settings]] = {
     "none": Rule,
@@ -42,8 +44,9 @@ CANDIDATES: dict[str, Callable[[], Rule | Settings]] = {
     "budget 600/20 + element 30": lambda: on_alarm.BudgetAndElement(600.0, 20.0),
     "level on alarm": on_alarm.ToLevel,
     "element 1 on alarm": lambda: on_alarm.OnAlarm(1.0),
-    "element 7.7 on alarm": lambda: on_alarm.OnAlarm(on_alarm.harmless(PRESENT.rank)),
-    CHOSEN: lambda: on_alarm.BudgetOnAlarm(900.0, 28.0),
+    "budget 900/28 on alarm": lambda: on_alarm.BudgetOnAlarm(900.0, 28.0),
+    "budget 200/10 on alarm": lambda: on_alarm.BudgetOnAlarm(200.0, 10.0),
+    CHOSEN: lambda: on_alarm.BudgetOnAlarm(*BUDGET),
 }
 
 
@@ -56,5 +59,5 @@ def by_rank() -> dict[str, Callable[[int], Rule | Settings]]:
     return {
         "library": lambda rank: library(**constants(rank)),
         "library, rise 1.03": lambda rank: library(**constants(rank), rise=1.03),
-        CHOSEN: lambda rank: on_alarm.BudgetOnAlarm(900.0, 28.0, replace(PRESENT, **constants(rank))),
+        CHOSEN: lambda rank: on_alarm.BudgetOnAlarm(*BUDGET, replace(PRESENT, **constants(rank))),
     }

@@ -46,6 +46,16 @@ def stall(left: Array, usual: Array, touched: Array) -> float:
     return float(np.quantile(stalled(left, usual)[touched], 0.9, method="higher"))
 
 
+def lost(left: Array, usual: Array, touched: Array) -> float:
+    """Updates' worth of movement that a fault costs the median of the touched elements.
+
+    The sum of ``1 - rate / usual rate`` over all updates behind it, with the decay of :func:`stalled`, as an integral.
+    Unlike a count of stalled updates it has no threshold under which a rule could hide.
+    """
+    factor = np.maximum(left / np.maximum(usual, np.finfo(float).tiny), 1.0)[touched]
+    return float(np.median(2 * np.log((1 + np.sqrt(factor)) / 2) / -math.log(BETA2)))
+
+
 def displacement(weights: Array, undisturbed: Array) -> float:
     """Mean distance from where plain Adam would be without the fault, in learning rates."""
     return float(abs(weights - undisturbed).mean() / LR)

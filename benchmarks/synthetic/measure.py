@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,13 +28,14 @@ class Value(NamedTuple):
 
 
 def of_faults(rule: Rule | Settings) -> Iterator[Value]:
-    """Stalled updates, displacement and inflation of the bound."""
+    """Stalled and lost updates, displacement and inflation of the bound."""
     made = [stream for seed in SEEDS for stream in streams.faults(seed)]
     run, undisturbed = train(rule, made), train(Rule(), [_without_fault(stream) for stream in made])
     for k, stream in enumerate(made):
         touched = (stream.gradients != stream.clean).any(0)
         usual = (stream.clean**2).mean(0)
         yield Value("stalled", stream.name, figures.stall(run.exp_avg_sq[k], usual, touched))
+        yield Value("lost", stream.name, figures.lost(run.exp_avg_sq[k], usual, touched))
         yield Value("displacement", stream.name, figures.displacement(run.final[k], undisturbed.final[k]))
         yield Value("inflation", stream.name, figures.inflation(run.bound[:, k], stream.start))
 
@@ -91,10 +93,12 @@ def trade_off(rule: Rule | Settings) -> TradeOff:
     burst = [_shortened(streams.changed(np.random.default_rng([seed, 200]), "burst", 1e3)) for seed in SEEDS]
     change = [_shortened(streams.changed(np.random.default_rng([seed, 200]), "x100", 1e2)) for seed in SEEDS]
     run, start = train(rule, burst + change), streams.CHANGE
-    held, unharmed = [], []
+    held: list[float] = []
+    unharmed: list[float] = []
     for k, stream in enumerate(burst):
         # The bound that holds behind a burst of k is the one that update k + 1 meets.
-        held.append(figures.blocked(run.bound[start + 1 :, k] > 2 * run.bound[start, k]))
+        longest = figures.blocked(run.bound[start + 1 :, k] > 2 * run.bound[start, k])
+        held.append(float(longest) if np.isfinite(run.bound[start, k]) else math.nan)
         stalled = figures.stalled(run.power[start:, k], np.array((stream.clean**2).mean()))
         unharmed.append(figures.blocked(stalled >= figures.RECOVERED))
     admitted = [figures.until_admitted(run.beyond[:, k], start) for k in range(len(burst), len(burst + change))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -59,14 +58,6 @@ class OnAlarm(Rank):
 
     def limit(self, bound: Array, raw: Array, rms: Array) -> Array:
         return np.where(beyond(bound, raw) & (rms > 0), np.minimum(bound, self.k * rms), bound)
-
-
-def harmless(rank: int) -> float:
-    """The k under which a burst of ``rank - 1`` makes ``exp_avg_sq`` four times as large, Adam's rate half.
-
-    Each update multiplies it by ``1 + (1 - beta2) k**2``: 7.7 for the library's rank of 25.
-    """
-    return math.sqrt((4 ** (1 / (rank - 1)) - 1) / (1 - 0.999))
 
 
 class BudgetOnAlarm(Rank):

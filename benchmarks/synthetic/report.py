@@ -13,6 +13,8 @@ from benchmarks.synthetic.writing import cell
 TITLES = {
     "stalled": "Stalled updates after a fault: until nine in ten of the elements it touched are at half their usual "
     "rate again",
+    "lost": "Lost updates after a fault: by how much the rate of the median touched element is below its usual one, "
+    "summed over the updates",
     "displacement": "Displacement by a fault: mean distance from undisturbed plain Adam when it is over, in learning "
     "rates",
     "inflation": "Inflation: largest factor by which a fault raises the bound; - where there is none",
