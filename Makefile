@@ -35,6 +35,7 @@ gpu-test: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/cpu_agent.py --out benchmarks/results/cpu_agent.json
 	$(BIN)/python benchmarks/agent_speed.py --out benchmarks/results/agent_speed.json
+	$(BIN)/python -m benchmarks.synthetic
 
 clean:
 	rm -rf $(VENV) runs dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

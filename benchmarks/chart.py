@@ -12,12 +12,13 @@ BLUE, RED = "#3b6fb6", "#b5542d"
 
 
 class Line(NamedTuple):
-    """One line of a chart; without a label it is not named."""
+    """One line of a chart, or its points as dots; without a label it is not named."""
 
     points: Points
     colour: str = BLUE
     label: str = ""
     width: float = 1.8
+    dots: bool = False
 
 
 class Chart(NamedTuple):
@@ -62,7 +63,11 @@ def _draw(chart: Chart) -> str:
         out.append(f'<text x="{x}" y="{TOP + HEIGHT + 18}" text-anchor="middle">{x_max * k / 4:,.0f}</text>')
     out.append(f'<text x="{LEFT + WIDTH / 2}" y="{TOP + HEIGHT + 36}" text-anchor="middle">{chart.x_label}</text>')
     for line in chart.lines:
-        path = " ".join(f"{LEFT + x / x_max * WIDTH:.1f},{height(scale(y)):.1f}" for x, y in line.points)
+        places = [(f"{LEFT + x / x_max * WIDTH:.1f}", f"{height(scale(y)):.1f}") for x, y in line.points]
+        if line.dots:
+            out += [f'<circle cx="{x}" cy="{y}" r="{2 * line.width}" fill="{line.colour}"/>' for x, y in places]
+            continue
+        path = " ".join(f"{x},{y}" for x, y in places)
         stroke = f'stroke="{line.colour}" stroke-width="{line.width}"'
         out.append(f'<polyline points="{path}" fill="none" {stroke}/>')
     for k, line in enumerate(line for line in chart.lines if line.label):

@@ -1,0 +1,106 @@
+"""What a rule for the bound on ``|grad|`` is, and two trackers; all columns (tensors) of a batch at once.
+
+A rule names the bound before it sees the update. Some then look at the raw gradient and clamp more tightly than the
+bound, never less; all are told the raw gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+ARM_AFTER = 64
+"""Updates without a bound, as in the library."""
+
+
+class Rule:
+    """What the bench asks of a rule; this one is plain Adam."""
+
+    def start(self, tensors: int) -> None:
+        """Forget everything."""
+
+    def bound(self, rms: Array) -> Array:
+        """The bound in force, broadcastable to ``[tensors, elements]``.
+
+        Args:
+            rms: ``sqrt(v_hat)`` of Adam before the update, of the gradients as clamped.
+        """
+        return np.array([[math.inf]])
+
+    def limit(self, bound: Array, raw: Array, rms: Array) -> Array:
+        """What ``raw``, ``|grad|`` of the update, is clamped to: the bound, or less."""
+        return bound
+
+    def observe(self, largest: Array) -> None:
+        """Take the largest ``|grad|`` of an update, ``[tensors]``; 0 where there is none.
+
+        With fewer than 1,000 elements it is the library's 0.999 quantile, too.
+        """
+
+
+class _Levels(Rule):
+    """A level and a spread per tensor, started from the first 64 observations."""
+
+    def start(self, tensors: int) -> None:
+        self.level, self.spread = np.zeros(tensors), np.zeros(tensors)
+        self.seen = np.zeros(tensors, int)
+        self.first = np.full((ARM_AFTER, tensors), np.nan)
+
+    def observe(self, largest: Array) -> None:
+        valid = largest > 0
+        log = np.log(np.where(valid, largest, 1.0))
+        level, spread = self.moved(log)
+        armed = valid & (self.seen >= ARM_AFTER)
+        self.level, self.spread = np.where(armed, level, self.level), np.where(armed, spread, self.spread)
+        starting = np.flatnonzero(valid & (self.seen < ARM_AFTER))
+        self.first[self.seen[starting], starting] = log[starting]
+        self.seen += valid
+        for column in starting[self.seen[starting] == ARM_AFTER]:
+            self.level[column], self.spread[column] = self.started(self.first[:, column])
+
+    def moved(self, log: Array) -> tuple[Array, Array]:
+        raise NotImplementedError
+
+    def started(self, first: Array) -> tuple[float, float]:
+        raise NotImplementedError
+
+    def armed_bound(self, headroom: Array) -> Array:
+        return np.where(self.seen >= ARM_AFTER, np.exp(self.level + headroom), math.inf)[:, None]
+
+
+class Mean(_Levels):
+    """Rate-limited mean of log q with headroom from its deviation (``benchmarks/clean_share.py``)."""
+
+    def started(self, first: Array) -> tuple[float, float]:
+        level = float(np.median(first))
+        return level, float(np.minimum(abs(first - level), 2).mean())
+
+    def moved(self, log: Array) -> tuple[Array, Array]:
+        distance = log - self.level
+        level = self.level + np.clip(distance / 100, -math.log(1.01), math.log(1.03))
+        return level, self.spread + (np.minimum(abs(distance), 2) - self.spread) / 100
+
+    def bound(self, rms: Array) -> Array:
+        return self.armed_bound(np.clip(5 * self.spread, math.log(4), math.log(16)))
+
+
+class ControlChart(_Levels):
+    """Control chart of log2 of the maximum (issue "Evidence"): mean and mean deviation, limited innovation."""
+
+    OCTAVE = math.log(2)
+
+    def started(self, first: Array) -> tuple[float, float]:
+        level = float(first.mean())
+        return level, float(abs(first - level).mean())
+
+    def moved(self, log: Array) -> tuple[Array, Array]:
+        # 1.2533 makes a normal's mean deviation its standard deviation.
+        limit = np.maximum(3 * 1.2533 * self.spread, 0.25 * self.OCTAVE)
+        innovation = np.clip(log - self.level, -limit, limit)
+        return self.level + 0.01 * innovation, 0.99 * self.spread + 0.01 * abs(innovation)
+
+    def bound(self, rms: Array) -> Array:
+        return self.armed_bound(np.maximum(4 * 1.2533 * self.spread, self.OCTAVE))
