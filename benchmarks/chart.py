@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-WIDTH, HEIGHT, LEFT, TOP, GAP = 420, 190, 58, 46, 70
+WIDTH, HEIGHT, LEFT, TOP = 420, 190, 58, 46
 Points = Sequence[tuple[float, float]]
 BLUE, RED = "#3b6fb6", "#b5542d"
 
@@ -32,7 +32,7 @@ class Chart(NamedTuple):
 
 def figure(charts: Sequence[Chart], columns: int = 2) -> str:
     """The charts as one SVG."""
-    across, down = LEFT + WIDTH + 12, TOP + HEIGHT + 48
+    across, down = LEFT + WIDTH + 30, TOP + HEIGHT + 48
     columns = min(columns, len(charts))
     drawn = [
         f'<g transform="translate({(k % columns) * across} {(k // columns) * down})">\n{_draw(chart)}\n</g>'
