@@ -95,25 +95,15 @@ template <> struct Format<FLOAT16> {
     }
 };
 
-template <int type> void raise_to_magnitude(typename Format<type>::Bits &most, const void *data, int64_t from, int64_t to) {
-    typedef Format<type> F;
-    const typename F::Bits *x = (const typename F::Bits *)data;
-    typename F::Bits found = most;
-    for (int64_t k = from; k < to; ++k) {
-        const typename F::Bits magnitude = x[k] & F::magnitude;
-        found = magnitude > found ? magnitude : found;
-    }
-    most = found;
-}
-
 // exp_avg_sq keeps its sign, so that a negative one does not count as large; NaN of either sign does.
-template <int type> void raise_to_value(typename Format<type>::Bits &most, const void *data, int64_t from, int64_t to) {
+template <int type, bool keeps_sign>
+void raise(typename Format<type>::Bits &most, const void *data, int64_t from, int64_t to) {
     typedef Format<type> F;
     const typename F::Bits *x = (const typename F::Bits *)data;
     typename F::Bits found = most;
     for (int64_t k = from; k < to; ++k) {
         const typename F::Bits magnitude = x[k] & F::magnitude;
-        const typename F::Bits value = magnitude > F::infinite ? magnitude : x[k];
+        const typename F::Bits value = keeps_sign && magnitude <= F::infinite ? x[k] : magnitude;
         found = value > found ? value : found;
     }
     most = found;
@@ -136,8 +126,8 @@ template <int type> double largest(int quantity, const void *data, int64_t n, in
     typename F::Bits most = 0;
     for (int64_t from = 0; from < n; from += CHUNK) {
         const int64_t to = from + CHUNK < n ? from + CHUNK : n;
-        if (quantity == EXP_AVG_SQ) raise_to_value<type>(most, data, from, to);
-        else raise_to_magnitude<type>(most, data, from, to);
+        if (quantity == EXP_AVG_SQ) raise<type, true>(most, data, from, to);
+        else raise<type, false>(most, data, from, to);
         if (bins) count<type>(data, from, to, bins);
     }
     return F::real(most);

@@ -14,7 +14,6 @@ typedef long long int64_t;
 using std::exp;
 using std::fabs;
 using std::isfinite;
-using std::isinf;
 using std::log;
 using std::sqrt;
 #endif
@@ -29,8 +28,6 @@ namespace sp4 {
 
 // Rows of every [4, T] array, in the order of QUANTITIES.
 enum Quantity { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ };
-// See sp4_lightning/switch.py.
-enum Phase { OBSERVE, EXACT, LEARNED };
 
 SP4_FUNCTION double infinity() {
     const int64_t bits = 0x7ff0000000000000;

@@ -31,6 +31,11 @@ def view(tensor: Tensor) -> Array:
     return tensor.detach().numpy() if tensor.device.type == "cpu" else tensor
 
 
+def looking_is_free(flags: Array) -> bool:
+    """Whether the host may look at flags without waiting for a device."""
+    return isinstance(flags, np.ndarray)
+
+
 def kth_largest(values: Array, k: int) -> Array:
     """The k-th largest of each column."""
     position = len(values) - k

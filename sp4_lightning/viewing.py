@@ -66,7 +66,7 @@ class Viewer:
             # An option may have brought a recursion that was not there before, such as momentum.
             self._moments_known = False
         there = [grad is not None for grad in grads]
-        step = Step(
+        return Step(
             tensors=(self._held.found, grads, exp_avg, exp_avg_sq),
             edited=self._edited(),
             present=None if all(there) else self._flags(there),
@@ -80,7 +80,6 @@ class Viewer:
             vetoed=getattr(self._optimizer, "found_inf", None),
             **settings,
         )
-        return step
 
     def leave(self) -> None:
         """The update has been made: what is written to the parameters from now on is somebody else's."""

@@ -7,6 +7,7 @@ bound, never less; all are told the raw gradient.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Rule:
         """
 
 
-class _Levels(Rule):
+class _Levels(Rule, ABC):
     """A level and a spread per tensor, started from the first 64 observations."""
 
     def start(self, tensors: int) -> None:
@@ -61,11 +62,13 @@ class _Levels(Rule):
         for column in starting[self.seen[starting] == ARM_AFTER]:
             self.level[column], self.spread[column] = self.started(self.first[:, column])
 
+    @abstractmethod
     def moved(self, log: Array) -> tuple[Array, Array]:
-        raise NotImplementedError
+        """Level and spread after one more observation per tensor."""
 
+    @abstractmethod
     def started(self, first: Array) -> tuple[float, float]:
-        raise NotImplementedError
+        """Level and spread of a tensor from its first observations."""
 
     def armed_bound(self, headroom: Array) -> Array:
         return np.where(self.seen >= ARM_AFTER, np.exp(self.level + headroom), math.inf)[:, None]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sp4_lightning.arrays import Array, namespace
+from sp4_lightning.arrays import looking_is_free, namespace
 from sp4_lightning.backends.mending import mend
 from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, GRAD, PARAM
 from sp4_lightning.settings import BackendName
@@ -95,11 +95,6 @@ class Backend(ABC):
             # Moments and parameters count as they enter the update; what is learned is the raw gradient.
             self.screen(step, count=False)
             step.largest[GRAD] = raw
-
-
-def looking_is_free(flags: Array) -> bool:
-    """Whether the host may look at flags without waiting for a device."""
-    return isinstance(flags, np.ndarray)
 
 
 def _start_moment_bounds(step: Step) -> None:

@@ -102,6 +102,7 @@ class CppBackend(Backend):
             consistent=_address(self._consistent),
             bins=_address(self._bins),
         )
+        self._raw = _address(self._largest[GRAD])
         self._reference = ctypes.byref(self._call)
         self._publication: Publication | None = None
         self._hyper: Hyper | None = None
@@ -144,7 +145,6 @@ class CppBackend(Backend):
         """Point to what lives as long as the engine, or until it joins another table."""
         call, publication, learned = self._call, step.publication, step.learned
         self._publication = publication
-        self._raw = _address(self._largest[GRAD])
         for name, _ in _State._fields_:
             setattr(call.state, name, _address(getattr(step.state, name)))
         call.learned = _Learned(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sp4_lightning import consistency, derived
-from sp4_lightning.arrays import Array
+from sp4_lightning.arrays import Array, looking_is_free
 from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, GRAD, PARAM
 from sp4_lightning.step import Step
 from sp4_lightning.switch import Phase
@@ -42,7 +41,7 @@ def mend(step: Step, limit: Tensor, over: Array) -> None:
 
 def _marked(flags: Array) -> Sequence[int]:
     """The tensors to mend: the flagged ones where looking is free, all of them elsewhere."""
-    return flags.nonzero()[0].tolist() if isinstance(flags, np.ndarray) else range(len(flags))
+    return flags.nonzero()[0].tolist() if looking_is_free(flags) else range(len(flags))
 
 
 def _store(tensor: Tensor, mended: Tensor, over: Array, write: Array) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sp4_lightning import derived, histogram, tracker
-from sp4_lightning.arrays import Array, namespace_on, view
+from sp4_lightning.arrays import Array, looking_is_free, namespace_on, view
 from sp4_lightning.backends.base import Backend
 from sp4_lightning.backends.reading import Reader
 from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, GRAD, PARAM
@@ -52,8 +52,9 @@ class TorchBackend(Backend):
         # Strictly below, so that an infinite element is found under a bound of +inf too.
         step.within = step.largest < step.limit
         step.consistent = excess <= 0
-        looking_is_free = self._xp is np
-        return looking_is_free and step.present is None and bool(step.within.all() and step.consistent.all())
+        if step.present is not None or not looking_is_free(step.within):
+            return False
+        return bool(step.within.all() and step.consistent.all())
 
     @np.errstate(all="ignore")
     def learn(self, step: Step) -> None:

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from sp4_lightning.faults.fault import Fault
@@ -35,7 +35,7 @@ def strike(fault: Fault, tensors: Sequence[Tensor], draw: random.Random) -> list
         which = next(i for i, end in enumerate(ends) if pick < end)
         flat = int(candidates[which][pick - ends[which]])
         # A view of one element, wherever strides put it.
-        element = tensors[which].data[(*_unravel(flat, tensors[which].shape), None)]
+        element = tensors[which].data[(*np.unravel_index(flat, tensors[which].shape), None)]
         _write(fault, element)
         written[which] += 1
     return written
@@ -55,11 +55,3 @@ def _write(fault: Fault, target: Tensor) -> None:
         target.fill_(fault.value)
     else:
         target.fill_({"nan": math.nan, "inf": math.inf, "zero": 0.0}[fault.how])
-
-
-def _unravel(flat: int, shape: torch.Size) -> tuple[int, ...]:
-    index = []
-    for size in reversed(shape):
-        flat, at = divmod(flat, size)
-        index.append(at)
-    return tuple(reversed(index))

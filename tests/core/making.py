@@ -107,3 +107,24 @@ def learned_state(wrapper):
     engine = getattr(wrapper, "engine", wrapper)
     tensors = engine.state.state_dict(engine.held.names)
     return {k: v for k, v in tensors.items() if k not in ("clamped", "counted", "repaired", "peak")}
+
+
+class StopError(Exception):
+    pass
+
+
+def bowl(params, wrapper, evaluations, bad=None, fails=None):
+    """A closure for LBFGS: a quartic bowl whose n-th evaluation has a NaN gradient, or raises."""
+
+    def closure():
+        wrapper.zero_grad()
+        loss = (params[0] - 3).pow(4).sum()
+        loss.backward()
+        evaluations.append(1)
+        if len(evaluations) == bad:
+            params[0].grad[0] = math.nan
+        if len(evaluations) == fails:
+            raise StopError
+        return loss
+
+    return closure

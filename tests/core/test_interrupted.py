@@ -14,7 +14,9 @@ from tests.core.making import (
     FUSED,
     OPTIMIZERS,
     QUICK,
+    StopError,
     bound,
+    bowl,
     gradients,
     parameters,
     protect,
@@ -30,29 +32,24 @@ CLASSES = {name: OPTIMIZERS[name] for name in ("Adam", "AdamW", "SGD-momentum")}
 }
 
 
-class StopError(Exception):
-    pass
-
-
 def interrupt(*_):
     raise StopError
 
 
-def in_another_pre_hook(wrapper, step):
-    """After the engine's own hook, before the update."""
-    handle = wrapper.base.register_step_pre_hook(interrupt)
+def until_removed(handle, step):
     try:
         step()
     finally:
         handle.remove()
+
+
+def in_another_pre_hook(wrapper, step):
+    """After the engine's own hook, before the update."""
+    until_removed(wrapper.base.register_step_pre_hook(interrupt), step)
 
 
 def in_a_post_hook(wrapper, step):
-    handle = wrapper.base.register_step_post_hook(interrupt)
-    try:
-        step()
-    finally:
-        handle.remove()
+    until_removed(wrapper.base.register_step_post_hook(interrupt), step)
 
 
 def in_the_update(wrapper, step):
@@ -220,21 +217,6 @@ def test_a_scale_that_an_interrupted_step_has_left_divides_no_gradient_of_a_run_
     for each in (wrapper, without):
         train(each, 3, start=70)
     assert same(snapshot(wrapper.base), snapshot(without.base))
-
-
-def bowl(params, wrapper, evaluations, bad=None, fails=None):
-    def closure():
-        wrapper.zero_grad()
-        loss = (params[0] - 3).pow(4).sum()
-        loss.backward()
-        evaluations.append(1)
-        if len(evaluations) == bad:
-            params[0].grad[0] = math.nan
-        if len(evaluations) == fails:
-            raise StopError
-        return loss
-
-    return closure
 
 
 def search(line_search, lr=0.5):

@@ -15,6 +15,7 @@ from tests.core.making import (
     SHAPES,
     bits,
     bound,
+    bowl,
     gradients,
     learned_state,
     parameters,
@@ -142,18 +143,7 @@ def test_a_step_that_an_exception_ends_leaves_no_stale_gradient_to_the_next():
 def test_lbfgs_is_not_moved_by_a_step_with_a_bad_evaluation(bad, line_search):
     params = [torch.nn.Parameter(torch.tensor([1.0, 2.0]))]
     wrapper = protect(optim.LBFGS(params, lr=0.5, max_iter=6, line_search_fn=line_search))
-    evaluations = []
-
-    def closure():
-        wrapper.zero_grad()
-        loss = (params[0] - 3).pow(4).sum()
-        loss.backward()
-        evaluations.append(1)
-        if len(evaluations) == bad:
-            params[0].grad[0] = math.nan
-        return loss
-
     before = copy.deepcopy(snapshot(wrapper.base))
-    wrapper.step(closure)
+    wrapper.step(bowl(params, wrapper, [], bad=bad))
     assert int(wrapper.engine.skipped) == 1
     assert same(snapshot(wrapper.base), before)
