@@ -269,6 +269,7 @@ void sp4_learn(const Call *call) {
             const double raw = c.largest[GRAD * T + i], lr = c.lr_each ? c.lr_each[i] : c.lr;
             if (c.counts_met && isfinite(c.state.bound[GRAD * T + i])) c.state.counted[i] += c.sizes[i];
             c.state.peak[i] = larger(c.state.peak[i], raw);
+            save_up(c.hyper, c.learned, c.state, T, i, raw >= c.limit[GRAD * T + i]);
             learn_derived(c.hyper, c.state, T, i, c.acting[i], c.largest[PARAM * T + i], lr, c.ratio_moves);
         }
         if (c.learns) observe(c, i);

@@ -13,12 +13,14 @@ struct State {
     double *bound;  // [4, T]
     double *ratio_sq, *level, *peak;
     double *recent;  // [window, T]
+    double *budget, *filled;
     int64_t *seen, *counted;
 };
 
 // What the optimizer does with a gradient (sp4_lightning/hyper.py).
 struct Hyper {
     const double *decay, *weight;  // [2, T]
+    const double *fill_decay;
     const double *slack;           // [4, T]
     const double *tiny, *ratio_decay, *ratio_gain, *ratio_slack_sq;
     const double *step_ratio, *step_const, *step_exp_avg, *step_grad;
@@ -29,6 +31,7 @@ struct Hyper {
 struct Learned {
     double quantile, headroom;
     double log_rise, log_fall;  // of one observation
+    double budget, refill;
     int64_t rank, arm_after, window;
 };
 
@@ -62,6 +65,12 @@ SP4_FUNCTION void learn_derived(
     if (h.weight_decay) start *= larger(1.0, fabs(1 - lr * h.weight_decay[i]));
     const double reached = start + lr * (1 + SLACK) * most;
     s.bound[PARAM * T + i] = reached >= 0 ? reached : infinity();
+}
+
+// What an element may have at the next update that is beyond its tensor's bound (sp4_lightning/budget.py).
+SP4_FUNCTION void save_up(const Hyper &h, const Learned &l, const State &s, int64_t T, int64_t i, bool beyond) {
+    s.budget[i] = smaller((beyond ? 0.0 : s.budget[i]) + l.refill, l.budget);
+    s.filled[i] = h.fill_decay[i] * s.filled[i] + h.weight[T + i];
 }
 
 // The slot of the window that the next observation goes to.

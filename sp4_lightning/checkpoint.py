@@ -11,7 +11,7 @@ from sp4_lightning.errors import CheckpointError
 from sp4_lightning.resampling import resample
 from sp4_lightning.switch import Phase
 
-VERSION = 2
+VERSION = 3
 """Of the saved layout; raised whenever it changes."""
 
 

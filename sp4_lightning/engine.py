@@ -233,6 +233,7 @@ class Engine:
     def on_optimizer_loaded(self) -> None:
         """The optimizer has loaded another state: its moments, and the betas that made them, are taken as they are."""
         self.state.bound[EXP_AVG:] = math.inf
+        self.state.filled[...] = 0.0
         self.state.ratio_sq[...] = self.viewer.constants().ratio_start
         self.accept_state(parameters=False)
 

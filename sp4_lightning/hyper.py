@@ -32,6 +32,8 @@ class Hyper:
     """``[2, T]``: of exp_avg and exp_avg_sq; 1 where there is no recursion, which keeps a bound of +inf."""
     weight: Array
     """``[2, T]``: of the gradient and of its square; 0 where there is no recursion."""
+    fill_decay: Array
+    """Decay of exp_avg_sq but for rounding, which stops that of a bound; 1 where there is no recursion."""
     slack: Array
     """``[4, T]``: factor between a bound and the limit that is enforced."""
     tiny: Array
@@ -111,6 +113,7 @@ def build(dynamics: Sequence[Dynamics], dtypes: Sequence[torch.dtype], device: t
         started=vector([[r is not None for r in row] for row in recursions], torch.bool),
         decay=vector(decays),
         weight=vector(weights),
+        fill_decay=vector([d.exp_avg_sq[0] if d.exp_avg_sq else 1.0 for d in dynamics]),
         slack=vector([[1 + 4 * torch.finfo(dtype).eps for dtype in dtypes], exact, *slacks]),
         tiny=vector([torch.finfo(dtype).tiny for dtype in dtypes]),
         consistent=has_ratio,

@@ -37,6 +37,11 @@ class LearnedBound:
     """Largest factor by which one update can lower the level."""
     headroom: float = 16.0
     """Factor between level and bound."""
+    budget: float = 400.0
+    """Beyond the bound an element is clamped to ``sqrt(budget * v̂)``, see :mod:`sp4_lightning.budget`; this is the
+    largest budget, in squared sigmas. Infinity, for it and ``refill``, leaves it at the bound."""
+    refill: float = 15.0
+    """What the budget gains with every update after it has been spent."""
 
     def __post_init__(self) -> None:
         _require(0.5 <= self.quantile <= 1, "learned.quantile", self.quantile, "between 0.5 and 1")
@@ -46,6 +51,8 @@ class LearnedBound:
         _require(1 < self.rise <= 10, "learned.rise", self.rise, "above 1 and at most 10")
         _require(1 < self.fall <= 10, "learned.fall", self.fall, "above 1 and at most 10")
         _require(1 <= self.headroom < math.inf, "learned.headroom", self.headroom, "finite and at least 1")
+        _require(self.refill > 0, "learned.refill", self.refill, "above 0")
+        _require(self.budget >= self.refill, "learned.budget", self.budget, f"at least refill ({self.refill})")
 
     def observations(self, updates: int, every: int) -> int:
         """How many observations a number of updates comes to when every N-th one is observed."""

@@ -32,6 +32,10 @@ class TensorState:
     """int64 ``[T]``: valid observations."""
     recent: Array
     """float64 ``[window, T]``: the last log quantiles; -inf where there is none yet."""
+    budget: Array
+    """float64 ``[T]``: squared sigmas that an element may have if the tensor is beyond its bound now."""
+    filled: Array
+    """float64 ``[T]``: what exp_avg_sq would be had every gradient been 1."""
     clamped: Array
     """int64 ``[T]``: gradient elements that were clamped or, when observing, would have been."""
     counted: Array
@@ -57,6 +61,8 @@ class TensorState:
             level=reals(tensors),
             seen=integers(),
             recent=reals(window, tensors, value=-math.inf),
+            budget=reals(tensors),
+            filled=reals(tensors),
             clamped=integers(),
             counted=integers(),
             repaired=integers(),

@@ -7,6 +7,8 @@ Per tensor, with ``q`` the high quantile of the finite non-zero ``|grad|`` of on
                          by at most ln 1.14 up and ln 1.01 down per update
     bound                16 * exp(level), as it was before this update; +inf until 64 valid observations
 
+What a tensor beyond its bound is clamped to is said in :mod:`sp4_lightning.budget`.
+
 Where only every N-th update is observed, these numbers count the updates that the observations stand for.
 
 Why this shape. It is fed raw values: a tracker fed its own clipped values ratchets down (AdaGC, arXiv 2502.11034)

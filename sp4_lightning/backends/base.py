@@ -21,7 +21,6 @@ from sp4_lightning.backends.mending import mend
 from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, GRAD, PARAM
 from sp4_lightning.settings import BackendName
 from sp4_lightning.step import Step
-from sp4_lightning.switch import Phase
 
 
 class Backend(ABC):
@@ -87,13 +86,12 @@ class Backend(ABC):
         over[EXP_AVG] = ~pair & step.protects[EXP_AVG]
         # A skipped step's gradients are left as they are: no update sees them.
         over[GRAD] &= step.usable & ~step.skip
-        # What the update sees, and so what the derived bounds follow.
-        learned = xp.asarray(step.phase == Phase.LEARNED)
-        step.acting = xp.where(learned, xp.minimum(raw, step.limit[GRAD]), raw)
+        step.acting = raw
         if not looking_is_free(over) or over.any():
             mend(step, torch.as_tensor(step.limit), over)
-            # Moments and parameters count as they enter the update; what is learned is the raw gradient.
+            # What enters the update is what the derived bounds follow; what is learned is the raw gradient.
             self.screen(step, count=False)
+            step.acting = step.largest[GRAD] + 0.0
             step.largest[GRAD] = raw
 
 

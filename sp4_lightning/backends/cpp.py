@@ -29,19 +29,19 @@ def _pointers(*names: str) -> list[tuple[str, Any]]:
 
 
 class _State(ctypes.Structure):
-    _fields_ = _pointers("bound", "ratio_sq", "level", "peak", "recent", "seen", "counted")
+    _fields_ = _pointers("bound", "ratio_sq", "level", "peak", "recent", "budget", "filled", "seen", "counted")
 
 
 class _Hyper(ctypes.Structure):
     _fields_ = _pointers(
-        *("decay", "weight", "slack", "tiny", "ratio_decay", "ratio_gain", "ratio_slack_sq"),
+        *("decay", "weight", "fill_decay", "slack", "tiny", "ratio_decay", "ratio_gain", "ratio_slack_sq"),
         *("step_ratio", "step_const", "step_exp_avg", "step_grad", "l2", "weight_decay"),
     )
 
 
 class _Learned(ctypes.Structure):
     _fields_ = [
-        *((name, c_double) for name in ("quantile", "headroom", "log_rise", "log_fall")),
+        *((name, c_double) for name in ("quantile", "headroom", "log_rise", "log_fall", "budget", "refill")),
         *((name, c_int64) for name in ("rank", "arm_after", "window")),
     ]
 
@@ -152,6 +152,8 @@ class CppBackend(Backend):
             headroom=learned.headroom,
             log_rise=np.log(learned.rise) * step.every,
             log_fall=np.log(learned.fall) * step.every,
+            budget=learned.budget,
+            refill=learned.refill,
             rank=learned.observations(learned.rank, step.every),
             arm_after=learned.observations(learned.arm_after, step.every),
             window=len(step.state.recent),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sp4_lightning import consistency, derived
+from sp4_lightning import budget, consistency, derived
 from sp4_lightning.arrays import Array, looking_is_free
 from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, GRAD, PARAM
 from sp4_lightning.step import Step
@@ -22,7 +22,7 @@ def mend(step: Step, limit: Tensor, over: Array) -> None:
         limit: float64 ``[4, T]``.
         over: bool ``[4, T]``, the tensors to mend; a pair of moments is flagged under ``exp_avg``.
     """
-    params, grads, _, _ = step.tensors
+    params, grads, _, exp_avg_sq = step.tensors
     repaired, clamped = step.state.repaired, step.state.clamped
     repairs, clamps = step.phase > Phase.OBSERVE, step.phase == Phase.LEARNED
     for i in _marked(over[EXP_AVG]):
@@ -33,9 +33,11 @@ def mend(step: Step, limit: Tensor, over: Array) -> None:
             mended = torch.where(param.isfinite(), param, 0).clamp(-most, most)
             repaired[i] += _store(param, mended, over[PARAM, i], repairs)
     for i in _marked(over[GRAD]):
-        grad, most = grads[i], limit[GRAD, i]
+        grad = grads[i]
         if grad is not None:
-            beyond = _store(grad, grad.clamp(-most, most), over[GRAD, i], clamps)
+            saved, filled = torch.as_tensor(step.state.budget[i]), torch.as_tensor(step.state.filled[i])
+            most = budget.element_limit(limit[GRAD, i], exp_avg_sq[i], saved, filled)
+            beyond = _store(grad, grad.clamp(-most, most).to(grad.dtype), over[GRAD, i], clamps)
             clamped[i] += beyond * (step.phase != Phase.EXACT)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sp4_lightning import derived, histogram, tracker
+from sp4_lightning import budget, derived, histogram, tracker
 from sp4_lightning.arrays import Array, looking_is_free, namespace_on, view
 from sp4_lightning.backends.base import Backend
 from sp4_lightning.backends.reading import Reader
@@ -74,6 +74,9 @@ class TorchBackend(Backend):
         self._assign(bound[PARAM], self._reached(step, grad, exp_avg), update)
         self._assign(bound[EXP_AVG], exp_avg, update)
         self._assign(bound[EXP_AVG_SQ], exp_avg_sq, update)
+        beyond = raw >= step.limit[GRAD]
+        self._assign(state.budget, budget.next_budget(state.budget, beyond, step.learned), update)
+        self._assign(state.filled, hyper.fill_decay * state.filled + hyper.weight[1], update)
         met = self._sizes * self._xp.isfinite(bound[GRAD]) * (step.phase != Phase.EXACT)
         self._assign(state.counted, state.counted + met, update)
         self._assign(state.peak, self._xp.maximum(raw, state.peak), update)

@@ -39,7 +39,7 @@ def assert_equal_lives(one, two):
     """Parameters, optimizer state and counts to the bit, what is learned to float64 rounding."""
     assert same(snapshot(one.base), snapshot(two.base))
     a, b = learned_state(one), learned_state(two)
-    for key in ("bound", "level", "recent", "ratio_sq"):
+    for key in ("bound", "level", "recent", "ratio_sq", "budget", "filled"):
         torch.testing.assert_close(a[key], b[key], rtol=1e-12, atol=0)
     assert a["seen"].equal(b["seen"])
     for key in COUNTERS:

@@ -62,7 +62,7 @@ def test_a_tensor_without_a_gradient_keeps_its_bounds_and_its_observations():
     params[1].grad = None
     wrapper.step()
     after = learned_state(wrapper)
-    for key in ("bound", "level", "seen", "recent", "ratio_sq"):
+    for key in ("bound", "level", "seen", "recent", "ratio_sq", "budget", "filled"):
         assert after[key][..., 1].equal(before[key][..., 1])
     assert (after["seen"] - before["seen"]).tolist() == [1, 0, 1]
     assert not after["bound"][EXP_AVG, 0].equal(before["bound"][EXP_AVG, 0])

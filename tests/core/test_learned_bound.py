@@ -82,8 +82,10 @@ def test_the_moments_bounds_follow_what_the_update_has_seen_not_the_spike():
     grad, exp_avg, exp_avg_sq = (bound(wrapper, row)[0].item() for row in (GRAD, EXP_AVG, EXP_AVG_SQ))
     spiky(params, 20, at=20)
     wrapper.step()
-    assert bound(wrapper, EXP_AVG)[0].item() == pytest.approx(0.9 * exp_avg + 0.1 * grad)
-    assert bound(wrapper, EXP_AVG_SQ)[0].item() == pytest.approx(0.99 * exp_avg_sq + 0.01 * grad**2)
+    seen = params[0].grad.abs().max().item()
+    assert seen <= grad * (1 + 1e-6)
+    assert bound(wrapper, EXP_AVG)[0].item() == pytest.approx(0.9 * exp_avg + 0.1 * seen)
+    assert bound(wrapper, EXP_AVG_SQ)[0].item() == pytest.approx(0.99 * exp_avg_sq + 0.01 * seen**2)
     assert repaired(wrapper) == 0
 
 
