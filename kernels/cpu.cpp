@@ -11,8 +11,6 @@ using namespace sp4;
 
 namespace {
 
-enum Type { FLOAT32, FLOAT64, BFLOAT16, FLOAT16 };
-
 const int64_t CHUNK = 4096;  // elements that stay in the first-level cache between two looks at them
 
 struct Tensor {

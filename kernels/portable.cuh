@@ -7,6 +7,7 @@ typedef int int32_t;
 typedef unsigned int uint32_t;
 typedef unsigned short uint16_t;
 typedef long long int64_t;
+typedef unsigned long long uint64_t;
 #else
 #include <cmath>
 #include <cstdint>
@@ -29,6 +30,9 @@ namespace sp4 {
 // Rows of every [4, T] array, in the order of QUANTITIES.
 enum Quantity { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ };
 
+// What a tensor is stored in, in the order of TYPES in sp4_lightning/backends/pointers.py.
+enum Type { FLOAT32, FLOAT64, BFLOAT16, FLOAT16 };
+
 SP4_FUNCTION double infinity() {
     const int64_t bits = 0x7ff0000000000000;
     double value;
@@ -44,6 +48,18 @@ SP4_FUNCTION uint32_t bits_of(float value) {
 
 SP4_FUNCTION float float_of(uint32_t bits) {
     float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+SP4_FUNCTION uint64_t bits_of(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+SP4_FUNCTION double double_of(uint64_t bits) {
+    double value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }

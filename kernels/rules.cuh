@@ -14,7 +14,7 @@ struct State {
     double *ratio_sq, *level, *peak;
     double *recent;  // [window, T]
     double *budget, *filled;
-    int64_t *seen, *counted;
+    int64_t *seen, *counted, *clamped, *repaired;
 };
 
 // What the optimizer does with a gradient (sp4_lightning/hyper.py).

@@ -75,11 +75,12 @@ def _admit_tensor(param: Tensor, what: str) -> None:
 
 def is_dense(tensor: Tensor) -> bool:
     """Whether the elements fill their memory without gaps, in whatever order of dimensions."""
-    return _fills(tensor.shape, tensor.stride())
+    return fills(tensor.shape, tensor.stride())
 
 
 @functools.lru_cache(maxsize=4096)
-def _fills(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+def fills(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether elements of this shape and these strides fill their memory without gaps."""
     expected = 1
     for size, stride in sorted(zip(shape, strides, strict=True), key=lambda pair: pair[1]):
         if size > 1:

@@ -22,7 +22,7 @@ from sp4_lightning.skip import skipper_for
 from sp4_lightning.state import TensorState
 from sp4_lightning.step import Step
 from sp4_lightning.streak import check_streak
-from sp4_lightning.switch import Phase, Switch
+from sp4_lightning.switch import Switch
 from sp4_lightning.table import BoundsTable
 from sp4_lightning.viewing import Viewer
 
@@ -85,8 +85,7 @@ class Engine:
         self.observed = self.tally[3:]
         self.calls = 0
 
-        self._one_clean_step = view(torch.tensor([1, 0, 0, *(1 for _ in self.groups)], device=device))
-        self._skipper = skipper_for(optimizer, device)
+        self._skipper = skipper_for(optimizer, device, settings.mode)
         self._unscaled = Unscaled()
         self._tally = view(self.tally)
         self.viewer = Viewer(optimizer, self.held, self.state, self.name)
@@ -141,11 +140,8 @@ class Engine:
         except (RuntimeError, TypeError):
             self.held.refuse_sparse(step.tensors[GRAD])
             raise
-        skip = step.skip & (step.phase > Phase.OBSERVE)
-        vetoed = False if step.vetoed is None else view((step.vetoed > 0).any())
-        step.executed = (skip | vetoed) == 0
         self._pending = step
-        self._skipper.begin(self.optimizer, skip)
+        self._skipper.begin(self.optimizer, step.skip)
 
     def after(self) -> None:
         """Behind the update: learn, publish and count.
@@ -157,12 +153,13 @@ class Engine:
         step = self._pending
         if step is None:  # the optimizer did not call its closure
             return
-        self.backend.learn(step)
+        self.backend.learn(step, self._tally)
         # Only now: what an interrupt leaves half learned is dropped at the next start.
         self._pending = None
         self.viewer.leave()
         self.calls += 1
-        self._count(step)
+        if self.device.type == "cpu" and step.skip:
+            check_streak(self.name, int(self.streak), self.settings)
 
     def _look(self) -> Step:
         return self.viewer.look(
@@ -178,20 +175,6 @@ class Engine:
     def _undo(self) -> None:
         self._skipper.end(self.optimizer)
         self._unscaled.end(self.optimizer)
-
-    def _count(self, step: Step) -> None:
-        tally = self._tally
-        if step.clean and step.executed:
-            tally += self._one_clean_step
-            tally[2] = 0
-            return
-        skipped = step.skip & (step.phase > Phase.OBSERVE)
-        tally[0] += step.executed
-        tally[1] += skipped
-        tally[2] = (tally[2] + 1) * skipped
-        tally[3:] += (self._publication.members & (step.usable & step.executed)).any(1)
-        if self.device.type == "cpu" and skipped:
-            check_streak(self.name, int(tally[2]), self.settings)
 
     def publish(self) -> None:
         """Write each group's largest bound to the table."""

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from sp4_lightning.arrays import Array
 from sp4_lightning.errors import UnsupportedError
+from sp4_lightning.settings import Mode
 
 
 class Skipper(Protocol):
@@ -152,17 +153,104 @@ class FoundInf:
         return self._flag is not None and getattr(optimizer, "found_inf", None) is self._flag
 
 
-def skipper_for(optimizer: Optimizer, device: torch.device) -> Skipper:
+class SelectBack:
+    """Off the CPU, for optimizers that keep all of their state on the device: what a skipped step wrote is taken back.
+
+    Parameters and state are copied ahead of every step, and selected, never multiplied, behind it.
+    """
+
+    undoes = False
+
+    def __init__(self) -> None:
+        self._skip: Array = None
+        self._saved: list[tuple[Tensor, Tensor]] = []
+
+    def start(self, optimizer: Optimizer) -> None:
+        """Nothing to do."""
+
+    def begin(self, optimizer: Optimizer, skip: Array) -> None:
+        """Copy parameters and state."""
+        self._skip = skip
+        params = [param.detach() for group in optimizer.param_groups for param in group["params"]]
+        tensors = [*params, *(tensor for _, tensor in _state_tensors(optimizer))]
+        self._saved = [(tensor, tensor.clone()) for tensor in tensors]
+
+    @torch.no_grad()
+    def end(self, optimizer: Optimizer) -> None:
+        """Select what was before where the step was skipped; state that it has made starts as torch starts it."""
+        if self._skip is None:
+            return
+        skip, known = self._skip > 0, {id(tensor) for tensor, _ in self._saved}
+        made = [
+            (tensor, torch.full_like(tensor, STARTS_AT.get(name, 0.0)))
+            for name, tensor in _state_tensors(optimizer)
+            if id(tensor) not in known
+        ]
+        for tensor, before in (*self._saved, *made):
+            tensor.copy_(torch.where(skip, before, tensor))
+        self.drop(optimizer)
+
+    def drop(self, optimizer: Optimizer) -> None:
+        """Forget the copies."""
+        self._skip, self._saved = None, []
+
+
+class NeverSkip:
+    """For observing: nothing is skipped."""
+
+    undoes = False
+
+    def start(self, optimizer: Optimizer) -> None:
+        """Nothing to do."""
+
+    def begin(self, optimizer: Optimizer, skip: Array) -> None:
+        """Nothing to do."""
+
+    def end(self, optimizer: Optimizer) -> None:
+        """Nothing to do."""
+
+    def drop(self, optimizer: Optimizer) -> None:
+        """Nothing to do."""
+
+
+STARTS_AT = {"mu_product": 1.0}
+"""What torch initialises optimizer state with, where it is not zero (NAdam)."""
+
+_SELECTABLE = (
+    *(torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam),
+    *(torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RMSprop),
+)
+
+
+def skipper_for(optimizer: Optimizer, device: torch.device, mode: Mode) -> Skipper:
     """The exact way to skip this optimizer's update.
 
     Raises:
-        UnsupportedError: Off the CPU, an optimizer that does not honour ``found_inf`` on the device.
+        UnsupportedError: Off the CPU, an optimizer that counts its steps on the host, which cannot know of a skip
+            without waiting.
     """
     if device.type == "cpu":
         return PutBack() if isinstance(optimizer, torch.optim.LBFGS) else HideGradients()
+    if mode == "observe":
+        return NeverSkip()
     if all(group.get("fused") for group in optimizer.param_groups):
         return FoundInf()
+    if type(optimizer) in _SELECTABLE and all(group.get("capturable") for group in optimizer.param_groups):
+        return SelectBack()
+    # Without dampening a momentum buffer of zeros is one that is not there yet.
+    if type(optimizer) is torch.optim.SGD and not any(group["dampening"] for group in optimizer.param_groups):
+        return SelectBack()
     raise UnsupportedError(
-        f"{type(optimizer).__name__} on {device} cannot skip an update without waiting for the device. "
-        f"Construct it with fused=True (Adam, AdamW, SGD, Adagrad)."
+        f"{type(optimizer).__name__} on {device} cannot skip an update without waiting for the device. Construct it "
+        f"with fused=True (Adam, AdamW, SGD, Adagrad) or capturable=True ({', '.join(c.__name__ for c in _SELECTABLE)})"
+        f", or set mode='observe'."
     )
+
+
+def _state_tensors(optimizer: Optimizer) -> list[tuple[str, Tensor]]:
+    return [
+        (name, value)
+        for entry in optimizer.state.values()
+        for name, value in entry.items()
+        if isinstance(value, Tensor)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -20,10 +21,10 @@ class Step:
 
     tensors: tuple[Found, Found, Found, Found]
     """param, grad, exp_avg, exp_avg_sq."""
-    edited: Array | None
-    """bool ``[T]``: the parameter was written by somebody else since the last step; None: none was."""
-    present: Array | None
-    """bool ``[T]``: there is a gradient; None: there is one for every tensor."""
+    edited: Sequence[bool] | None
+    """On the host: the parameter was written by somebody else since the last step; None: none was."""
+    present: Sequence[bool] | None
+    """On the host: there is a gradient; None: there is one for every tensor."""
     publication: Publication
     """Where the bounds are published when they have been learned."""
     protects: Array
@@ -65,6 +66,6 @@ class Step:
     usable: Array = field(init=False)
     """bool ``[T]``: there is a gradient and all of it is finite."""
     skip: Array = field(init=False)
-    """0-d bool: the update must not be executed."""
+    """0-d: the update must not be executed. A bool, or a float32 that is not 0."""
     executed: Array = field(init=False)
     """0-d bool: the update was executed."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from sp4_lightning.arrays import Array, view
+from sp4_lightning.arrays import Array
 from sp4_lightning.dynamics import Dynamics, is_known
 from sp4_lightning.errors import ConfigurationError
 from sp4_lightning.held import Held
@@ -32,10 +31,9 @@ class Viewer:
         self._held = held
         self._state = state
         self._name = name
-        self._device = held.params[0].device
         self._known = is_known(optimizer)
         self._parameters = self._identify_parameters()
-        self._hyper = HyperSource(optimizer, held.torch_group, self._device)
+        self._hyper = HyperSource(optimizer, held.torch_group, held.params[0].device)
         self._written: list[int] = []
         self._moments_known = False
         self._ratio_of: Hyper | None = None
@@ -69,7 +67,7 @@ class Viewer:
         return Step(
             tensors=(self._held.found, grads, exp_avg, exp_avg_sq),
             edited=self._edited(),
-            present=None if all(there) else self._flags(there),
+            present=None if all(there) else there,
             hyper=hyper,
             lr=lr,
             state=self._state,
@@ -118,11 +116,6 @@ class Viewer:
     def _identify_parameters(self) -> list[int]:
         return [id(param) for group in self._optimizer.param_groups for param in group["params"]]
 
-    def _edited(self) -> Array | None:
+    def _edited(self) -> list[bool] | None:
         now = self._held.versions()
-        if now == self._written:
-            return None
-        return self._flags([a != b for a, b in zip(now, self._written, strict=True)])
-
-    def _flags(self, flags: Sequence[bool]) -> Array:
-        return view(torch.tensor(flags, dtype=torch.bool, device=self._device))
+        return None if now == self._written else [a != b for a, b in zip(now, self._written, strict=True)]

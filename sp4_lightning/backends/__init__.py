@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sp4_lightning.backends.base import Backend
 from sp4_lightning.backends.cpp import CppBackend
+from sp4_lightning.backends.cuda import CudaBackend
 from sp4_lightning.backends.torch import TorchBackend
 from sp4_lightning.errors import BackendError
 from sp4_lightning.settings import BackendName
@@ -22,16 +23,14 @@ def choose_backend(name: BackendName | None, params: Sequence[Tensor]) -> Backen
     Raises:
         BackendError: The one asked for cannot be had.
     """
-    if name == "cuda":
-        raise BackendError(
-            f"backend='cuda' was asked for, but this version has no CUDA kernels yet (the parameters are on "
-            f"{params[0].device}). Set backend=None or backend='torch'."
-        )
+    device = params[0].device.type
     if name == "cpp":
         return CppBackend(params)
-    if name is None and params[0].device.type == "cpu":
+    if name == "cuda":
+        return CudaBackend(params)
+    if name is None and device in ("cpu", "cuda"):
         try:
-            return CppBackend(params)
+            return CppBackend(params) if device == "cpu" else CudaBackend(params)
         except BackendError as error:
             _log.warning("Using the slower backend 'torch'. %s", error)
     return TorchBackend(params)

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from sp4_lightning.backends.cache import cache_directory
 from sp4_lightning.errors import BackendError
 from sp4_lightning.sources import kernel_directory
 
@@ -28,8 +29,6 @@ FLAGS = (
 def cpu_library() -> ctypes.CDLL:
     """The compiled library, from the cache where it is there.
 
-    The cache is ``$SP4_CACHE``, else ``$XDG_CACHE_HOME/sp4_lightning``, else ``~/.cache/sp4_lightning``.
-
     Raises:
         BackendError: There is no compiler (``$CXX``, c++, g++ or clang++), or it fails.
     """
@@ -38,7 +37,7 @@ def cpu_library() -> ctypes.CDLL:
     # The predefined macros tell the compiler's version and the processor's features: a home directory may be shared.
     macros = subprocess.run([compiler, *FLAGS, "-dM", "-E", "-xc++", "/dev/null"], capture_output=True, check=False)
     key = hashlib.sha256(b"\0".join([macros.stdout, repr(FLAGS).encode(), *(path.read_bytes() for path in sources)]))
-    library = _cache() / f"cpu-{key.hexdigest()[:24]}.so"
+    library = cache_directory() / f"cpu-{key.hexdigest()[:24]}.so"
     if not library.is_file():
         _compile(compiler, library)
     return ctypes.CDLL(str(library))
@@ -69,16 +68,3 @@ def _compile(compiler: str, library: Path) -> None:
                 f"compiler, or set backend='torch'."
             )
         os.replace(made, library)
-
-
-def _cache() -> Path:
-    own = os.environ.get("SP4_CACHE")
-    directory = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sp4_lightning"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if os.access(directory, os.W_OK):
-            return directory
-    except OSError:
-        pass
-    # Compiled anew in every process, but private to it.
-    return Path(tempfile.mkdtemp(prefix="sp4_lightning-"))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import c_double, c_int64, c_void_p
-from typing import Any, ClassVar
+from ctypes import c_double, c_int64
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from sp4_lightning.arrays import Array
-from sp4_lightning.backends.base import Backend
 from sp4_lightning.backends.compiling import cpu_library
 from sp4_lightning.backends.pointers import Pointers
+from sp4_lightning.backends.screening import ScreeningBackend
+from sp4_lightning.backends.structs import HyperPointers, LearnedNumbers, StatePointers, address, pointers
 from sp4_lightning.errors import BackendError
 from sp4_lightning.histogram import BINS
 from sp4_lightning.hyper import Hyper
@@ -24,47 +25,25 @@ from sp4_lightning.step import Step
 from sp4_lightning.switch import Phase
 
 
-def _pointers(*names: str) -> list[tuple[str, Any]]:
-    return [(name, c_void_p) for name in names]
-
-
-class _State(ctypes.Structure):
-    _fields_ = _pointers("bound", "ratio_sq", "level", "peak", "recent", "budget", "filled", "seen", "counted")
-
-
-class _Hyper(ctypes.Structure):
-    _fields_ = _pointers(
-        *("decay", "weight", "fill_decay", "slack", "tiny", "ratio_decay", "ratio_gain", "ratio_slack_sq"),
-        *("step_ratio", "step_const", "step_exp_avg", "step_grad", "l2", "weight_decay"),
-    )
-
-
-class _Learned(ctypes.Structure):
-    _fields_ = [
-        *((name, c_double) for name in ("quantile", "headroom", "log_rise", "log_fall", "budget", "refill")),
-        *((name, c_int64) for name in ("rank", "arm_after", "window")),
-    ]
-
-
 class _Call(ctypes.Structure):
     """Mirrors ``Call`` in ``kernels/cpu.cpp``, where the fields are explained."""
 
     _fields_ = [
         ("tensors", c_int64),
-        *_pointers("sizes", "found"),
-        ("state", _State),
-        ("hyper", _Hyper),
-        ("learned", _Learned),
-        *_pointers("largest", "limit", "within", "consistent"),
+        *pointers("sizes", "found"),
+        ("state", StatePointers),
+        ("hyper", HyperPointers),
+        ("learned", LearnedNumbers),
+        *pointers("largest", "limit", "within", "consistent"),
         ("learns", c_int64),
-        *_pointers("bins", "acting", "usable", "protects_grad", "lr_each"),
+        *pointers("bins", "acting", "usable", "protects_grad", "lr_each"),
         ("lr", c_double),
         *((name, c_int64) for name in ("ratio_moves", "counts_met", "groups", "columns")),
-        *_pointers("group", "members", "table"),
+        *pointers("group", "members", "table"),
     ]
 
 
-class CppBackend(Backend):
+class CppBackend(ScreeningBackend):
     """Compiled code on a CPU.
 
     Args:
@@ -94,15 +73,15 @@ class CppBackend(Backend):
         self._bins = np.empty((count, BINS), dtype=np.int64)
         self._call = _Call(
             tensors=count,
-            sizes=_address(self._sizes),
-            found=_address(self._pointers.table),
-            largest=_address(self._largest),
-            limit=_address(self._limit),
-            within=_address(self._within),
-            consistent=_address(self._consistent),
-            bins=_address(self._bins),
+            sizes=address(self._sizes),
+            found=address(self._pointers.table),
+            largest=address(self._largest),
+            limit=address(self._limit),
+            within=address(self._within),
+            consistent=address(self._consistent),
+            bins=address(self._bins),
         )
-        self._raw = _address(self._largest[GRAD])
+        self._raw = address(self._largest[GRAD])
         self._reference = ctypes.byref(self._call)
         self._publication: Publication | None = None
         self._hyper: Hyper | None = None
@@ -115,15 +94,14 @@ class CppBackend(Backend):
             self._bind(step)
         if step.hyper is not self._hyper:
             self._hyper = step.hyper
-            for name, _ in _Hyper._fields_:
-                setattr(self._call.hyper, name, _address(getattr(step.hyper, name)))
+            self._call.hyper.point_to(step.hyper)
         self._pointers.refresh(step.tensors)
         self._call.learns = count
         step.largest, step.limit = self._largest, self._limit
         step.within, step.consistent = self._within, self._consistent
         return bool(self._library.sp4_screen(self._reference))
 
-    def learn(self, step: Step) -> None:
+    def advance(self, step: Step) -> None:
         """Advance every bound by one update, in C++; a tensor without a usable gradient keeps its bounds."""
         call = self._call
         call.learns = step.learns
@@ -143,21 +121,10 @@ class CppBackend(Backend):
 
     def _bind(self, step: Step) -> None:
         """Point to what lives as long as the engine, or until it joins another table."""
-        call, publication, learned = self._call, step.publication, step.learned
+        call, publication = self._call, step.publication
         self._publication = publication
-        for name, _ in _State._fields_:
-            setattr(call.state, name, _address(getattr(step.state, name)))
-        call.learned = _Learned(
-            quantile=learned.quantile,
-            headroom=learned.headroom,
-            log_rise=np.log(learned.rise) * step.every,
-            log_fall=np.log(learned.fall) * step.every,
-            budget=learned.budget,
-            refill=learned.refill,
-            rank=learned.observations(learned.rank, step.every),
-            arm_after=learned.observations(learned.arm_after, step.every),
-            window=len(step.state.recent),
-        )
+        call.state.point_to(step.state)
+        call.learned = LearnedNumbers.of(step.learned, step.every)
         call.protects_grad = self._keep("protects_grad", step.protects[GRAD])
         rows = [row.nonzero()[0] for row in publication.members]
         ends = np.cumsum([len(row) for row in rows])
@@ -169,8 +136,4 @@ class CppBackend(Backend):
 
     def _keep(self, name: str, array: Array) -> int:
         self._alive[name] = np.ascontiguousarray(array)
-        return _address(self._alive[name])
-
-
-def _address(array: Array | None) -> int:
-    return 0 if array is None else int(array.ctypes.data)
+        return address(self._alive[name])

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sp4_lightning import budget, derived, histogram, tracker
 from sp4_lightning.arrays import Array, looking_is_free, namespace_on, view
-from sp4_lightning.backends.base import Backend
 from sp4_lightning.backends.reading import Reader
+from sp4_lightning.backends.screening import ScreeningBackend
 from sp4_lightning.quantities import EXP_AVG, EXP_AVG_SQ, GRAD, PARAM
 from sp4_lightning.settings import BackendName
 from sp4_lightning.step import Step
@@ -23,7 +23,7 @@ HUGE = 1e150
 """Stands for a gradient without a bound: beyond float32, and its square is still a float64."""
 
 
-class TorchBackend(Backend):
+class TorchBackend(ScreeningBackend):
     """Plain torch operations, on any device.
 
     Args:
@@ -57,7 +57,7 @@ class TorchBackend(Backend):
         return bool(step.within.all() and step.consistent.all())
 
     @np.errstate(all="ignore")
-    def learn(self, step: Step) -> None:
+    def advance(self, step: Step) -> None:
         """Advance every bound by one update; a tensor without a usable gradient keeps its bounds."""
         state, hyper, bound = step.state, step.hyper, step.state.bound
         update = None if step.clean and step.executed else step.usable & step.executed

@@ -46,9 +46,10 @@ def examples(count):
     return hypothesis.settings(max_examples=count * hypothesis.settings.default.max_examples // 20)
 
 
-def parameters(*shapes, dtype=torch.float32, seed=0):
+def parameters(*shapes, dtype=torch.float32, seed=0, device="cpu"):
     gen = torch.Generator().manual_seed(seed)
-    return [nn.Parameter(torch.randn(shape, generator=gen, dtype=torch.float64).to(dtype)) for shape in shapes]
+    values = [torch.randn(shape, generator=gen, dtype=torch.float64) for shape in shapes]
+    return [nn.Parameter(value.to(device, dtype)) for value in values]
 
 
 def protect(base, groups=None, **settings):
@@ -60,7 +61,8 @@ def gradients(params, step, scale=1.0):
     """The gradients of one step: a function of the step alone, so that two runs can be compared."""
     gen = torch.Generator().manual_seed(1000 + step)
     for param in params:
-        param.grad = (torch.randn(param.shape, generator=gen, dtype=torch.float64) * scale).to(param.dtype)
+        grad = torch.randn(param.shape, generator=gen, dtype=torch.float64) * scale
+        param.grad = grad.to(param.device, param.dtype)
 
 
 def train(wrapper, steps, start=0, scale=1.0):

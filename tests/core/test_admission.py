@@ -91,13 +91,14 @@ def test_parameters_on_several_devices():
 def test_an_unfused_optimizer_away_from_the_cpu():
     params = parameters((3,))
     with pytest.raises(UnsupportedError) as caught:
-        skipper_for(optim.RMSprop(params), torch.device("cuda", 0))
+        skipper_for(optim.RMSprop(params), torch.device("cuda", 0), "enforce")
     assert str(caught.value) == (
         "RMSprop on cuda:0 cannot skip an update without waiting for the device. Construct it with fused=True (Adam, "
-        "AdamW, SGD, Adagrad)."
+        "AdamW, SGD, Adagrad) or capturable=True (Adam, AdamW, NAdam, RAdam, Adamax, Adadelta, RMSprop), or set "
+        "mode='observe'."
     )
-    assert isinstance(skipper_for(optim.Adam(params, fused=True), torch.device("cuda", 0)), FoundInf)
-    assert isinstance(skipper_for(optim.Adam(params), torch.device("cpu")), HideGradients)
+    assert isinstance(skipper_for(optim.Adam(params, fused=True), torch.device("cuda", 0), "enforce"), FoundInf)
+    assert isinstance(skipper_for(optim.Adam(params), torch.device("cpu"), "enforce"), HideGradients)
 
 
 def test_a_sparse_gradient_is_named_in_the_step_that_brings_it():
