@@ -221,7 +221,8 @@ template <class Real> __device__ void mend(const Call &c, const View &view, int6
         const Real v = phase > OBSERVE ? x[EXP_AVG_SQ] : was[EXP_AVG_SQ];
         if (over & 1 << GRAD) x[GRAD] = mended_grad(most, row.type[GRAD], x[GRAD], v);
         for (int q = 0; q < 4; ++q) {
-            if (!view.data(q) || x[q] == was[q]) continue;
+            const bool mends = over >> (q == EXP_AVG_SQ ? EXP_AVG : q) & 1;
+            if (!mends || !view.data(q) || x[q] == was[q]) continue;
             (q == GRAD ? clamps : repaired) += 1;
             if (phase > (q == GRAD ? EXACT : OBSERVE)) store(row.type[q], view.data(q), view.at(q, k), x[q]);
             else x[q] = was[q];

@@ -165,6 +165,7 @@ class HyperSource:
     def __init__(self, optimizer: Optimizer, torch_group: Sequence[int], device: torch.device) -> None:
         self._dynamics_of = dynamics_of(optimizer)
         self._torch_group = torch_group
+        self._index = torch.tensor(torch_group, device=device)
         self._device = device
         self._options: list[Any] = []
         self._tensors: list[tuple[Tensor, int]] = []
@@ -218,8 +219,14 @@ class HyperSource:
         rates = [0.0 if rate is None else rate for rate in rates]
         if not any(isinstance(rate, Tensor) for rate in rates) and len(set(rates)) == 1:
             return float(rates[0])
-        each = [torch.as_tensor(rate, dtype=torch.float64).to(self._device).reshape(()) for rate in rates]
-        return view(torch.stack(each)[list(self._torch_group)])
+        # Without a copy from the host, which a CUDA graph could not record.
+        each = [
+            rate.to(self._device, torch.float64).reshape(())
+            if isinstance(rate, Tensor)
+            else torch.full((), rate, dtype=torch.float64, device=self._device)
+            for rate in rates
+        ]
+        return view(torch.stack(each)[self._index])
 
 
 def _betas(dynamics: list[Dynamics]) -> list[object]:

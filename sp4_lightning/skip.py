@@ -242,7 +242,7 @@ def skipper_for(optimizer: Optimizer, device: torch.device, mode: Mode) -> Skipp
         return SelectBack()
     raise UnsupportedError(
         f"{type(optimizer).__name__} on {device} cannot skip an update without waiting for the device. Construct it "
-        f"with fused=True (Adam, AdamW, SGD, Adagrad) or capturable=True ({', '.join(c.__name__ for c in _SELECTABLE)})"
+        f"with fused=True (Adam, AdamW, SGD) or capturable=True ({', '.join(c.__name__ for c in _SELECTABLE)})"
         f", or set mode='observe'."
     )
 

@@ -94,7 +94,7 @@ def test_an_unfused_optimizer_away_from_the_cpu():
         skipper_for(optim.RMSprop(params), torch.device("cuda", 0), "enforce")
     assert str(caught.value) == (
         "RMSprop on cuda:0 cannot skip an update without waiting for the device. Construct it with fused=True (Adam, "
-        "AdamW, SGD, Adagrad) or capturable=True (Adam, AdamW, NAdam, RAdam, Adamax, Adadelta, RMSprop), or set "
+        "AdamW, SGD) or capturable=True (Adam, AdamW, NAdam, RAdam, Adamax, Adadelta, RMSprop), or set "
         "mode='observe'."
     )
     assert isinstance(skipper_for(optim.Adam(params, fused=True), torch.device("cuda", 0), "enforce"), FoundInf)

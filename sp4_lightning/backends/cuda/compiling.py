@@ -105,7 +105,6 @@ def import_cupy() -> Any:
     """
     try:
         import cupy  # noqa: PLC0415  # optional
-        import cupy.cuda.nvrtc  # noqa: PLC0415
 
         cupy.cuda.nvrtc.getVersion()
         return cupy
