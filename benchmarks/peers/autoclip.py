@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from torch.nn.utils import clip_grad_norm_, get_total_norm
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from benchmarks.peers.peer import Peer, parameters, with_gradient
+from benchmarks.peers.peer import Peer, parameters, total_norm
 
 
 class AutoClip(Peer):
@@ -26,7 +26,7 @@ class AutoClip(Peer):
         self.norms: list[float] = []
 
     def before(self, optimizer: Optimizer) -> None:
-        self.norms.append(float(get_total_norm([gradient for _, gradient in with_gradient(optimizer)])))
+        self.norms.append(total_norm(optimizer))
         clip_grad_norm_(parameters(optimizer), float(np.percentile(self.norms, self.percentile)))
 
     def state_dict(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 
@@ -27,10 +28,12 @@ class Peer:
             with torch.no_grad():
                 self.after(optimizer)
 
-        self._handles = (
-            optimizer.register_step_pre_hook(self._stepping),
-            *([optimizer.register_step_post_hook(stepped)] if type(self).after is not Peer.after else []),
-        )
+        self._handles = (optimizer.register_step_pre_hook(self._stepping),)
+        if type(self).after is not Peer.after:
+            handle = optimizer.register_step_post_hook(stepped)
+            # The last to act before the step is the first after it: what others undo there is what they did.
+            optimizer._optimizer_step_post_hooks.move_to_end(handle.id, last=False)  # type: ignore[attr-defined]
+            self._handles += (handle,)
 
     def detach(self) -> None:
         """Leave the optimizer alone."""
@@ -73,6 +76,17 @@ def with_gradient(optimizer: Optimizer) -> Iterator[tuple[Tensor, Tensor]]:
         for parameter in group["params"]:
             if parameter.grad is not None:
                 yield parameter, parameter.grad
+
+
+def total_norm(optimizer: Optimizer) -> float:
+    """The 2-norm of all gradients of the optimizer; 0 where there is none."""
+    return float(get_total_norm([gradient for _, gradient in with_gradient(optimizer)]))
+
+
+def scale_gradients(optimizer: Optimizer, factor: float) -> None:
+    """Multiply every gradient of the optimizer."""
+    for _, gradient in with_gradient(optimizer):
+        gradient.mul_(factor)
 
 
 def parameters(optimizer: Optimizer) -> list[Tensor]:
