@@ -11,17 +11,17 @@ def parameters(seed=0, dtype=torch.float64):
     return [torch.nn.Parameter(torch.from_numpy(random.normal(size=shape)).to(dtype)) for shape in SHAPES]
 
 
-def life(steps, seed=0, scale=0.05, odd=0.15):
-    """``[steps][tensors]``: a gradient is missing, all zeros or a spike in a third of ``odd`` of the cases each."""
+def life(steps, seed=0, scale=0.05, odd=0.15, calm=0):
+    """``[steps][tensors]``; after ``calm`` steps a share ``odd`` is missing, all zeros or a spike, a third each."""
     random = np.random.default_rng(seed)
 
-    def gradient(shape):
+    def gradient(shape, odd):
         chance = random.random()
         size = scale * np.exp(random.normal()) * (10 ** random.uniform(1, 6) if chance < odd / 3 else 1)
         drawn = size * random.normal(size=shape)
         return None if odd / 3 <= chance < 2 * odd / 3 else drawn * (not 2 * odd / 3 <= chance < odd)
 
-    return [[gradient(shape) for shape in SHAPES] for _ in range(steps)]
+    return [[gradient(shape, odd if i >= calm else 0) for shape in SHAPES] for i in range(steps)]
 
 
 def give(optimizer, gradients):

@@ -42,7 +42,8 @@ def test_gradients_become_what_the_formula_says(name, seed, scale):
     tensors = parameters(seed)
     optimizer = attached(PEERS[name](), tensors, torch.optim.SGD)
     reference, changed = OF_GRADIENTS[name](), 0
-    for gradients in life(130 if name == "adagc" else 50, seed, scale):
+    # Spikes in ZClip's warm-up would make everything after it look small.
+    for gradients in life(130 if name == "adagc" else 50, seed, scale, calm=25 if name == "zclip" else 0):
         expected = reference([p.detach().numpy().copy() for p in tensors], gradients)
         got = give(optimizer, gradients)
         same(got, expected)
@@ -125,7 +126,7 @@ def test_adagc_by_tensor():
 
 
 def test_agc_by_unit():
-    weights = [[[3.0, 4.0], [0.0, 0.0]], [0.0, 5.0], [[3.0], [4.0]]]
+    weights = [[[3.0, 4.0], [0.0, 0.0]], [0.0, 5.0], [[4.0], [3.0]]]
     seen = through(AGC(), [[[0.3, 0.4], [0.3, 0.4]], [0.03, 0.04], [[0.3], [0.4]]], weights=weights)
     # Of 5 a share of 0.01; of zeros that of 0.001. A vector, and a column, are one unit.
     assert seen == pytest.approx([0.03, 0.04, 0.6e-5, 0.8e-5, 0.03, 0.04, 0.03, 0.04])
