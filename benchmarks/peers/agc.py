@@ -36,4 +36,5 @@ class AGC(Peer):
 def unit_norm(tensor: Tensor) -> Tensor:
     """2-norm of each unit, ``[units, 1, ...]``; of everything, where no two dimensions are longer than 1."""
     units = tensor.squeeze().ndim > 1
-    return tensor.norm(dim=tuple(range(1, tensor.ndim)), keepdim=True) if units else tensor.norm()
+    norm: Tensor = torch.linalg.vector_norm(tensor, dim=tuple(range(1, tensor.ndim)) if units else None, keepdim=units)
+    return norm
