@@ -11,3 +11,8 @@ differ in nothing but the fault, so they are compared pair by pair.
 - :mod:`schedule` keeps workers busy until all is done or the time is over; :mod:`forecast` knows how long jobs take.
 - :mod:`verdict` says what survived; :mod:`collect`, :mod:`tables` and :mod:`picture` show it.
 """
+
+import time
+
+BEGAN = time.monotonic()
+"""When the program began: importing torch is part of the minutes that it may take."""

@@ -50,7 +50,7 @@ def make_snapshot(job: Job) -> dict[str, Any]:
     part = job.checkpoint.with_suffix(".part.ckpt")
     make_trainer([*make_callbacks(job.method), SaveAt(at, part)]).fit(module)
     os.replace(part, job.checkpoint)
-    return {"updates": module.updates, "snapshot": digest(load(job.checkpoint))}
+    return {"updates": module.updates, "snapshot": digest(load(job.checkpoint)["state_dict"])}
 
 
 def make_branch(job: Job) -> dict[str, Any]:
@@ -65,8 +65,9 @@ def make_branch(job: Job) -> dict[str, Any]:
     if job.faults and not any(event.elements for event in injector.events):
         raise RuntimeError(f"{job}: the fault has struck nothing.")
     return {
-        "snapshot": digest(checkpoint),
+        "snapshot": digest(checkpoint["state_dict"]),
         "updates": module.updates,
+        "weights": digest(module.state_dict()),
         "finite": all_finite(module, trainer),
         "largest": largest(module),
         "scores": watch.scores,
@@ -78,10 +79,10 @@ def make_branch(job: Job) -> dict[str, Any]:
     }
 
 
-def digest(checkpoint: dict[str, Any]) -> str:
-    """A short name of a checkpoint's weights: snapshots of another machine may differ in the last bits."""
+def digest(weights: dict[str, torch.Tensor]) -> str:
+    """A short name of weights: snapshots made on another machine may differ in the last bits."""
     whole = hashlib.sha256()
-    for tensor in checkpoint["state_dict"].values():
+    for tensor in weights.values():
         whole.update(tensor.contiguous().numpy().tobytes())
     return whole.hexdigest()[:16]
 

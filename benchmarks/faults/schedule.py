@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from benchmarks.faults import BEGAN
 from benchmarks.faults.forecast import Forecast
 from benchmarks.faults.jobs import SNAPSHOT, Job, Row, all_jobs
 from benchmarks.faults.play import play
@@ -58,13 +59,13 @@ class Schedule:
     Args:
         rows: Snapshots and their branches, the most urgent row first.
         workers: How many processes.
-        seconds: No job is started that would not end within them, and what still runs then is cut off; None: no
-            limit.
+        seconds: From the program's beginning on. No job is started that would not end within them, and what still
+            runs then is cut off; None: no limit.
     """
 
     def __init__(self, rows: Sequence[Row], workers: int, seconds: float | None) -> None:
         self.rows = rows
-        self.deadline = None if seconds is None else time.monotonic() + seconds
+        self.deadline = None if seconds is None else BEGAN + seconds
         self.count = workers
         self.forecast = Forecast(all_jobs(rows))
         self.failed: list[str] = []

@@ -52,21 +52,26 @@ class AgentTask(Task):
         return DQNAgent(**self.arguments, seed=seed)
 
     def probe(self, checkpoint: dict[str, Any], count: int) -> Tensor:
-        return self._draw(checkpoint, count, seed=0).history
+        return _saved_replay(checkpoint).sample(count, _generator(0)).history
 
     @torch.no_grad()
     def signal(self, module: DQNAgent, inputs: Tensor) -> float:
         return float(module(inputs).mean())
 
     def batches(self, checkpoint: dict[str, Any], count: int) -> list[Transitions]:
-        size = checkpoint["hyper_parameters"]["batch_size"]
-        return [self._draw(checkpoint, size, seed=1 + k) for k in range(count)]
+        replay, generator = _saved_replay(checkpoint), _generator(1)
+        return [replay.sample(checkpoint["hyper_parameters"]["batch_size"], generator) for _ in range(count)]
 
-    def _draw(self, checkpoint: dict[str, Any], count: int, seed: int) -> Transitions:
-        saved = checkpoint["dqn_agent"]["experience"]["replay"]
-        replay = Replay(int(saved["capacity"]))
-        replay.load_state_dict(saved)
-        return replay.sample(count, torch.Generator().manual_seed(seed))
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _saved_replay(checkpoint: dict[str, Any]) -> Replay:
+    saved = checkpoint["dqn_agent"]["experience"]["replay"]
+    replay = Replay(int(saved["capacity"]))
+    replay.load_state_dict(saved)
+    return replay
 
 
 def _model_section(name: str) -> dict[str, Any]:
