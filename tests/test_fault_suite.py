@@ -229,6 +229,13 @@ def test_a_wrong_key_is_named(tmp_path, change, message):
         main([str(write(tmp_path, {**SUITE, **change}))])
 
 
+def test_some_tasks_can_be_taken(tmp_path):
+    tasks = {"plain": PLAIN, "other": {**PLAIN, "kind": "none of these"}}
+    assert list(read_suite(write(tmp_path, {**SUITE, "tasks": tasks}), ["plain"]).tasks) == ["plain"]
+    with pytest.raises(SystemExit, match="--tasks: there is no 'plane'. Did you mean 'plain'?"):
+        main([str(write(tmp_path, SUITE)), "--tasks", "plane"])
+
+
 def test_numbers_with_an_exponent_are_numbers(tmp_path):
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(SUITE).replace("factor: 100", "factor: 1e4"))

@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
         "python -m benchmarks.faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("suite", type=Path, help="a YAML file")
+    parser.add_argument("--tasks", nargs="+", help="only these of the suite's")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "faults", help="where results are kept")
     parser.add_argument("--minutes", type=float, help="end within them; the same command goes on later")
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
     quieten()
     os.environ["OMP_NUM_THREADS"] = "1"  # read by the workers when they import torch
     try:
-        suite = read_suite(options.suite)
+        suite = read_suite(options.suite, options.tasks)
     except ConfigurationError as error:
         sys.exit(f"faults: error: {error}")
     rows = make_rows(suite, options.runs)

@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import time
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -108,5 +109,5 @@ def machine() -> dict[str, Any]:
         "processor": platform.machine(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        **{package: version(package) for package in ("torch", "lightning", "numpy")},
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -104,8 +104,12 @@ class Suite:
         return self.methods if chosen is None else [name for name in self.methods if name in chosen]
 
 
-def read_suite(path: Path) -> Suite:
+def read_suite(path: Path, only: Sequence[str] | None = None) -> Suite:
     """Read and check a suite.
+
+    Args:
+        path: The YAML file.
+        only: Names of the tasks to take; None takes all.
 
     Raises:
         ConfigurationError: It is wrong; the message names the key.
@@ -123,7 +127,9 @@ def read_suite(path: Path) -> Suite:
     for method in methods:
         check_method(method)
     seeds = _list(top["seeds"], int, "seeds")
-    tasks = {name: _task(name, spec, faults, methods) for name, spec in specs.items()}
+    _check_names(only or (), specs, "--tasks")
+    chosen = [name for name in specs if only is None or name in only]
+    tasks = {name: _task(name, specs[name], faults, methods) for name in chosen}
     return Suite(path.stem, tasks, specs, methods, seeds, faults)
 
 
