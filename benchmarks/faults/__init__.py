@@ -6,7 +6,7 @@ A task is trained clean under a method to a quarter of its updates and saved wit
 there one branch goes on clean, and every other one is struck by a fault 100 updates later. Branches of one snapshot
 differ in nothing but the fault, so they are compared pair by pair.
 
-- :mod:`suite` reads a YAML file into tasks, methods, seeds and faults; :mod:`jobs` makes jobs of them.
+- :mod:`reading` turns a YAML file into a :mod:`suite` of tasks, methods, seeds and faults; :mod:`jobs` are made of it.
 - :mod:`play` runs a job in a Trainer; :mod:`isolation` repeats a fault on frozen replay.
 - :mod:`schedule` keeps workers busy until all is done or the time is over; :mod:`forecast` knows how long jobs take.
 - :mod:`verdict` says what survived; :mod:`collect`, :mod:`tables` and :mod:`picture` show it.

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.faults.collect import collect
 from benchmarks.faults.jobs import make_rows
+from benchmarks.faults.reading import read_suite
 from benchmarks.faults.schedule import Schedule
-from benchmarks.faults.suite import read_suite
 from benchmarks.faults.trainer import quieten
 from sp4_lightning.errors import ConfigurationError
 

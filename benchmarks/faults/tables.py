@@ -6,10 +6,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
+from benchmarks.faults.cells import difference, lost, moved, number, protection, survived
 from benchmarks.faults.methods import LIBRARY, REFERENCE
-from benchmarks.faults.outcome import Cells, Outcome, cells, pairs
+from benchmarks.faults.outcome import Cells, Outcome, cells
 from benchmarks.faults.suite import CLEAN, Suite
 
 READING = (
@@ -76,29 +75,6 @@ def apart(suite: Suite, branch: str) -> str | None:
     return suite.faults[branch.partition(".")[0]].apart
 
 
-def survived(of: Sequence[Outcome]) -> str:
-    return f"{sum(o.survived for o in of)}/{len(of)} {number(statistics.fmean(o.score for o in of))}"
-
-
-def lost(of: Sequence[Outcome]) -> str:
-    """An even number of seeds has the larger of its two medians, so that a ``>`` is true."""
-    by_size = sorted((o.lost, o.lost_more) for o in of)
-    shown = [f"{'>' if more else ''}{updates:,}" for updates, more in by_size]
-    return f"{shown[len(shown) // 2]} ({shown[-1]})"
-
-
-def moved(of: Sequence[Outcome]) -> str:
-    judged = [o.moved_along for o in of if o.moved_along is not None]
-    return str(sum(map(len, judged))) if judged else "-"
-
-
-def protection(of: Sequence[Outcome]) -> str:
-    seen = [o.protection for o in of if o.protection is not None]
-    worst = max(p["clamped_worst"] for p in seen)
-    share = statistics.fmean(p["clamped"] for p in seen)
-    return f"{sum(p['skips'] for p in seen)}, {sum(p['repairs'] for p in seen)}, {share:.1e} ({worst:.1e})"
-
-
 def misses(outcomes: Sequence[Outcome], methods: Sequence[str]) -> str:
     """Every branch of the library that did not survive, and the rules that it broke."""
     lines = [
@@ -124,22 +100,6 @@ def clean_table(methods: Sequence[str], found: Cells) -> str:
     return table(["method", "score", "curve", "score - none", "curve - none", "CPU-s of a branch"], rows)
 
 
-def difference(a: Sequence[Outcome], b: Sequence[Outcome], measure: Callable[[Outcome], float]) -> str:
-    """Mean difference over common seeds and its interval."""
-    of = np.array([measure(one) - measure(other) for one, other in pairs(a, b)])
-    if not len(of):
-        return "-"
-    low, high = bootstrap(of)
-    return f"{number(of.mean(), '+')} ({number(low, '+')} to {number(high, '+')})"
-
-
-def bootstrap(values: np.ndarray) -> tuple[float, float]:
-    """95% percentile interval of the mean (Efron and Tibshirani 1993, chapter 13)."""
-    means = np.random.default_rng(0).choice(values, (10_000, len(values))).mean(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
-
-
 def grid(
     faults: Sequence[str],
     methods: Sequence[str],
@@ -159,13 +119,6 @@ def grid(
                 row.append(cell(of) if of else "-")
         rows.append(row)
     return table(["fault", *methods], rows)
-
-
-def number(value: float, sign: str = "") -> str:
-    """Three digits: returns are hundreds, accuracies below one."""
-    if value == 0:
-        return "0"
-    return format(value, f"{sign}.3f" if abs(value) < 2 else f"{sign}.0f")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
