@@ -200,10 +200,11 @@ def test_a_signal_may_fall():
 
 def test_updates_lost_count_to_three_quarters_of_the_clean_way():
     clean = made(signals=(0.0, 4.0, 8.0, 9.0, 10.0))
-    assert updates_lost(clean, clean) == (0, False)
-    assert updates_lost(made(signals=(0.0, 1.0, 2.0, 7.5, 9.0)), clean) == (25, False)
-    assert updates_lost(made(signals=(0.0, 8.0, 8.0, 8.0, 8.0)), clean) == (-25, False)
-    assert updates_lost(made(signals=(0.0, 1.0, None, None, None)), clean) == (50, True)
+    assert updates_lost(clean, clean, True) == (0, False)
+    assert updates_lost(made(signals=(0.0, 1.0, 2.0, 7.5, 9.0)), clean, True) == (25, False)
+    assert updates_lost(made(signals=(0.0, 8.0, 8.0, 8.0, 8.0)), clean, True) == (-25, False)
+    assert updates_lost(made(signals=(0.0, 1.0, None, None, None)), clean, True) == (50, True)
+    assert updates_lost(made(signals=(0.0, 900.0, 900.0, 900.0, 900.0)), clean, False) == (50, True)
 
 
 @pytest.mark.parametrize(

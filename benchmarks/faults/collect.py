@@ -45,13 +45,14 @@ def judged(suite: Suite, row: Row) -> Iterator[Outcome]:
         return
     clean = results[CLEAN]
     for name, branch in results.items():
-        lost = updates_lost(branch, clean)
+        held = judge(branch, clean, spec.floor, spec.share)
+        lost = updates_lost(branch, clean, all(held))
         yield Outcome(
             row.snapshot.task,
             row.snapshot.method,
             row.snapshot.seed,
             name,
-            tuple(judge(branch, clean, spec.floor, spec.share)),
+            tuple(held),
             score(branch),
             area(branch),
             lost.updates,

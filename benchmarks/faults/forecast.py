@@ -32,10 +32,15 @@ class Forecast:
         self._longest[key] = max(self._longest.get(key, 0.0), result["wall_seconds"])
 
     def seconds(self, job: Job) -> float:
-        """The longest of its kind and a margin; 0 where nothing is known, so that something becomes known."""
+        """The longest of its kind and a margin.
+
+        Where that is not known, what the other part of the same training took says something, or else what other tasks
+        did. Where nothing is known it is 0, so that something becomes known.
+        """
         snapshot = job.branch == SNAPSHOT
-        known = self._longest.get((job.task, snapshot))
-        if known is None:  # what is known of the other part of the same training
-            other = self._longest.get((job.task, not snapshot), 0.0)
-            known = other * (SHARE / (1 - SHARE)) ** (1 if snapshot else -1)
-        return MARGIN * known
+        if (job.task, snapshot) in self._longest:
+            return MARGIN * self._longest[job.task, snapshot]
+        if (job.task, not snapshot) in self._longest:
+            part = SHARE / (1 - SHARE)
+            return MARGIN * self._longest[job.task, not snapshot] * (part if snapshot else 1 / part)
+        return MARGIN * max((longest for (_, kind), longest in self._longest.items() if kind == snapshot), default=0.0)

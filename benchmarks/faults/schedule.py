@@ -15,6 +15,9 @@ from benchmarks.faults.forecast import Forecast
 from benchmarks.faults.jobs import SNAPSHOT, Job, Row, all_jobs
 from benchmarks.faults.play import play
 
+RESERVE = 10.0
+"""Seconds to end the workers and the program."""
+
 
 class Worker:
     """A process that runs one job after the other."""
@@ -65,7 +68,7 @@ class Schedule:
 
     def __init__(self, rows: Sequence[Row], workers: int, seconds: float | None) -> None:
         self.rows = rows
-        self.deadline = None if seconds is None else BEGAN + seconds
+        self.deadline = None if seconds is None else BEGAN + seconds - RESERVE
         self.count = workers
         self.forecast = Forecast(all_jobs(rows))
         self.failed: list[str] = []

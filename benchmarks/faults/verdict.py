@@ -70,18 +70,19 @@ class Lost(NamedTuple):
     more: bool
 
 
-def updates_lost(branch: Branch, clean: Branch) -> Lost:
+def updates_lost(branch: Branch, clean: Branch, survived: bool) -> Lost:
     """How many updates later than the clean branch a branch has gone most of the way that that one goes.
 
     Most is three quarters: all of it is reached by the clean branch at the end, so that one that is late by anything
-    never gets there. What is never reached counts as reached at the end, and is marked as more.
+    never gets there. What is never reached counts as reached at the end, and is marked as more; so does a branch that
+    has not survived, whose signal may have leapt anywhere.
     """
     way, clean_way = _ways(branch["signals"], clean["signals"])
     goal = MOST * _known(clean_way[-1])
     times = [update for update, _ in clean["signals"]]
     needed = next(time for time, at in zip(times, clean_way, strict=True) if at is not None and at >= goal)
     reached = (time for (time, _), at in zip(branch["signals"], way, strict=True) if at is not None and at >= goal)
-    first = next(reached, None)
+    first = next(reached, None) if survived else None
     return Lost(times[-1] - needed, True) if first is None else Lost(first - needed, False)
 
 

@@ -27,7 +27,6 @@ class PeerCallback(Callback):
         self._saved: list[dict[str, Any]] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._release()
         optimizers = real_optimizers(trainer)
         self.peers = [PEERS[self.name]() for _ in optimizers]
         # Lightning restores callbacks before it starts to train.
