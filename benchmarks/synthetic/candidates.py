@@ -32,10 +32,11 @@ LIBRARY: dict[str, Make] = {
     "budget 900/28": lambda: library(budget=900.0, refill=28.0),
     "budget 400/30": lambda: library(budget=400.0, refill=30.0),
     "budget 200/10": lambda: library(budget=200.0, refill=10.0),
-    "rise 1.07": lambda: library(rise=1.07),
+    "rise 1.14": lambda: library(rise=1.14),
     "rise 1.03": lambda: library(rise=1.03),
 }
-"""The library's rule, and with other constants. Learning on every eighth update is its default on a CPU."""
+"""The library's rule, and with other constants. Learning on every eighth update is for large models without a
+compiled backend."""
 
 TRACKERS: dict[str, Make] = {
     "mean": rules.Mean,

@@ -19,7 +19,7 @@ RULES = (
     "budget 400/30",
     "budget 900/28",
     "budget 400, doubling",
-    "rise 1.07",
+    "rise 1.14",
     "rise 1.03",
 )
 SPIKES = ("x10 once", "x1e2 once", "x1e3 once", "x1e4 once", "x1e6 once")
