@@ -31,7 +31,7 @@ class LearnedBound:
     rank: int = 25
     """The level is the rank-th largest of them: what has come fewer times is not believed, so a burst of up to
     ``rank - 1`` updates does not move the bound."""
-    rise: float = 1.14
+    rise: float = 1.07
     """Largest factor by which one update can raise the level."""
     fall: float = 1.01
     """Largest factor by which one update can lower the level."""
@@ -72,8 +72,9 @@ class Settings:
     warmup_steps: int = 500
     """Executed updates every trained group must have before the learned bounds are applied."""
     update_every: int | None = None
-    """Count and learn on every N-th update (skip, repair and clamp act on every update). ``None`` chooses 8 on a
-    CPU (``benchmarks/README.md``). A checkpoint that was learned with another number is resampled when it is loaded."""
+    """Count and learn on every N-th update (skip, repair and clamp act on every update). ``None`` chooses 1,
+    or 8 where there is no compiled backend (``benchmarks/README.md``). A checkpoint that was learned with another
+    number is resampled when it is loaded."""
     disable: Mapping[str, Sequence[Quantity]] = field(default_factory=dict)
     """Group name or glob -> quantities that are left alone."""
     max_skip_streak: int = 20

@@ -4,7 +4,7 @@ Per tensor, with ``q`` the high quantile of the finite non-zero ``|grad|`` of on
 
     valid observation    a gradient is there, holds no non-finite element and at least one non-zero one
     level                moves towards log of the 25th largest q of the last 1,024 valid observations,
-                         by at most ln 1.14 up and ln 1.01 down per update
+                         by at most ln 1.07 up and ln 1.01 down per update
     bound                16 * exp(level), as it was before this update; +inf until 64 valid observations
 
 What a tensor beyond its bound is clamped to is said in :mod:`sp4_lightning.budget`.
@@ -14,7 +14,7 @@ Where only every N-th update is observed, these numbers count the updates that t
 Why this shape. It is fed raw values: a tracker fed its own clipped values ratchets down (AdaGC, arXiv 2502.11034)
 or never recovers from a change of scale (ZClip, arXiv 2504.02507). A rank cannot be raised by a value it has not seen
 25 times, so a spike of any size, and a burst of up to 24, leave the bound where it was. What comes back again and again
-is believed: a change of scale by 100 is followed in 61 updates, and a burst that returns with every copy into a target
+is believed: a change of scale by 100 is followed in 94 updates, and a burst that returns with every copy into a target
 network (a hundredfold for some 30 of every 250 updates in the agent's value heads) is part of the level. A level that
 follows the typical gradient instead, with headroom from its mean deviation, would clamp up to 1.5% of the updates of
 such a head on clean runs; this one 0.03% at most (``benchmarks/results/clean_share.json``).

@@ -2,6 +2,8 @@
 
     python -m benchmarks.synthetic
 
-``streams`` makes the gradients; ``rules``, ``elements`` and ``on_alarm`` are the candidates; ``adam`` feeds the ones to
-the others; ``figures`` says what came of it; ``report`` and ``recommendation`` write it down.
+``streams`` makes the gradients; ``candidates`` names the rules, which are the library's with other constants and those
+of ``rules``, ``vote``, ``bulk``, ``moments``, ``elements`` and ``on_alarm``; ``adam`` feeds the ones to the others;
+``figures`` says what came of it, ``measure`` and ``sensitivity`` for which; ``report``, ``result`` and ``targets``
+write it down.
 """

@@ -70,19 +70,18 @@ class _Bounded:
         rule.start(len(streams))
 
     def update(self, grad: Array) -> tuple[Array, Array]:
-        raw = abs(grad)
-        corrected = self.exp_avg_sq / np.maximum(1 - BETA2**self.steps, 1 - BETA2)
-        rms = np.sqrt(corrected)
+        rms = np.sqrt(self.exp_avg_sq / np.maximum(1 - BETA2**self.steps, 1 - BETA2))
         bound = self.rule.bound(rms)
-        limit = self.rule.limit(bound, raw, rms)
-        self.rule.observe(raw.max(1))
-        grad = np.clip(grad, -limit, limit)
+        used = self.rule.clamp(grad, bound, rms)
+        self.rule.observe(abs(grad))
         self.steps = self.steps + 1
-        self.exp_avg = BETA1 * self.exp_avg + (1 - BETA1) * grad
-        self.exp_avg_sq = BETA2 * self.exp_avg_sq + (1 - BETA2) * grad * grad
-        denominator = np.sqrt(self.exp_avg_sq / (1 - BETA2**self.steps)) + EPS
-        self.weights = self.weights - self.rate * self.exp_avg / (1 - BETA1**self.steps) / denominator
-        return bound, limit
+        filled = 1 - BETA2**self.steps
+        exp_avg = BETA1 * self.exp_avg + (1 - BETA1) * used
+        exp_avg_sq = BETA2 * self.exp_avg_sq + (1 - BETA2) * used * used
+        self.exp_avg, self.exp_avg_sq = self.rule.moments(exp_avg, exp_avg_sq, filled)
+        update = self.exp_avg / (1 - BETA1**self.steps) / (np.sqrt(self.exp_avg_sq / filled) + EPS)
+        self.weights = self.weights - self.rate * self.rule.step(update)
+        return bound, used != grad
 
 
 class _Library:
@@ -110,6 +109,8 @@ class _Library:
         # The engine's columns are in the order of the param groups.
         column = {id(param): k for k, param in enumerate(self.optimizer.engine.held.params)}
         self._column = [column[id(param)] for param in params]
+        # As if it had been attached when the training began; attached to a trained Adam its budget is larger at first.
+        self.optimizer.engine.state.filled[self._column] = 1 - BETA2**steps
 
     @property
     def weights(self) -> Array:
@@ -120,10 +121,11 @@ class _Library:
         return self._moments.numpy()
 
     def update(self, grad: Array) -> tuple[Array, Array]:
-        self._grad.copy_(torch.from_numpy(grad))
+        raw = torch.from_numpy(grad).float()
+        self._grad.copy_(raw)
         bound = np.array(self.optimizer.engine.state.bound[GRAD])[self._column, None]
         self.optimizer.step()
-        return bound, bound
+        return bound, (self._grad != raw).numpy()
 
 
 def train(rule: Rule | Settings, streams: Sequence[Stream]) -> Run:
@@ -145,8 +147,8 @@ def train(rule: Rule | Settings, streams: Sequence[Stream]) -> Run:
     left: list[Array] = [np.zeros(0)] * len(streams)
     for t, noise in enumerate(gradients):
         grad = noise + pull * learner.weights * inside
-        bound, limit = learner.update(grad)
-        beyond[t], bounds[t] = (abs(grad) > limit).sum(1), bound[:, 0]
+        bound, clamped = learner.update(grad)
+        beyond[t], bounds[t] = clamped.sum(1), bound[:, 0]
         weights[t], power[t] = (learner.weights * mean).sum(1), (learner.exp_avg_sq * mean).sum(1)
         for k in (k for k, end in enumerate(ends) if end == t):
             left[k] = learner.exp_avg_sq[k, : sizes[k]].astype(float)

@@ -24,7 +24,7 @@ class Element(Rule):
     def bound(self, rms: Array) -> Array:
         return np.where((rms > 0) & (self.seen >= ARM_AFTER), self.k * rms, math.inf)
 
-    def observe(self, largest: Array) -> None:
+    def observe(self, raw: Array) -> None:
         self.seen += 1
 
 
@@ -49,8 +49,8 @@ class Bucket(Element):
     def bound(self, rms: Array) -> Array:
         return np.sqrt(self.bucket) * super().bound(rms)
 
-    def limit(self, bound: Array, raw: Array, rms: Array) -> Array:
-        used = np.minimum(raw, bound) / np.where(rms > 0, rms, math.inf)
+    def clamp(self, grad: Array, bound: Array, rms: Array) -> Array:
+        used = np.minimum(abs(grad), bound) / np.where(rms > 0, rms, math.inf)
         self.bucket = np.clip(self.bucket - used**2, 0, None)
         self.bucket = np.minimum(self.most, self.bucket + self.refill)
-        return bound
+        return super().clamp(grad, bound, rms)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,9 +28,29 @@ class Value(NamedTuple):
     value: float
 
 
-def of_faults(rule: Rule | Settings) -> Iterator[Value]:
-    """Stalled and lost updates, displacement and inflation of the bound."""
-    made = [stream for seed in SEEDS for stream in streams.faults(seed)]
+Kind = Callable[[int], Sequence[Stream]]
+# Every rule meets the same streams.
+FAULTS: Kind = cache(streams.faults)
+CLEAN: Kind = cache(streams.clean)
+CHANGED: Kind = cache(streams.changes)
+TASKS: Kind = cache(streams.tasks)
+
+
+def _of(kind: Kind, seeds: Iterable[int], only: Collection[str] | None) -> list[Stream]:
+    return [stream for seed in seeds for stream in kind(seed) if only is None or stream.name in only]
+
+
+def of_faults(
+    rule: Rule | Settings, seeds: Iterable[int] = SEEDS, only: Collection[str] | None = None
+) -> Iterator[Value]:
+    """Stalled and lost updates, displacement and inflation of the bound.
+
+    Args:
+        rule: Which.
+        seeds: Of the streams.
+        only: Names of streams; None means all.
+    """
+    made = _of(FAULTS, seeds, only)
     run, undisturbed = train(rule, made), train(Rule(), [_without_fault(stream) for stream in made])
     for k, stream in enumerate(made):
         touched = (stream.gradients != stream.clean).any(0)
@@ -44,17 +65,31 @@ def _without_fault(stream: Stream) -> Stream:
     return Stream(stream.name, stream.clean, stream.clean)
 
 
-def of_the_rest(rule: Rule | Settings) -> Iterator[Value]:
-    """Triggers on clean streams, how changes are followed, how tasks are learned."""
-    parts = [(make, seed) for seed in SEEDS for make in (streams.clean, streams.changes, streams.tasks)]
-    made = [(make, stream) for make, seed in parts for stream in make(seed)]
+def of_the_rest(
+    rule: Rule | Settings, seeds: Iterable[int] = SEEDS, only: Collection[str] | None = None
+) -> Iterator[Value]:
+    """Triggers on clean streams, how changes are followed, how tasks are learned; arguments as for faults."""
+    made = [(kind, stream) for kind in (CLEAN, CHANGED, TASKS) for stream in _of(kind, seeds, only)]
     run = train(rule, [stream for _, stream in made])
-    for k, (make, stream) in enumerate(made):
-        if make is streams.clean:
+    for k, (kind, stream) in enumerate(made):
+        if kind is CLEAN:
             yield Value("triggered", stream.name, figures.triggered(run.beyond[:, k]))
             yield Value("clamped", stream.name, figures.clamped(run.beyond[:, k], stream.gradients.shape[1]))
         else:
-            yield _of_change(run, k, stream) if make is streams.changes else _of_task(run, k, stream)
+            yield _of_change(run, k, stream) if kind is CHANGED else _of_task(run, k, stream)
+
+
+def of_groups(rule: Rule | Settings, seeds: Iterable[int] = SEEDS) -> Iterator[Value]:
+    """Clamped shares of a group's tensors, and how long the one that is hit stalls."""
+    made = [stream for seed in seeds for stream in streams.group(seed)]
+    run = train(rule, made)
+    for k, stream in enumerate(made):
+        if stream.length:
+            every = np.ones(stream.gradients.shape[1], bool)
+            stalled = figures.stall(run.exp_avg_sq[k], (stream.clean**2).mean(0), every)
+            yield Value("stalled", stream.name, stalled)
+        else:
+            yield Value("clamped", stream.name, figures.clamped(run.beyond[:, k], stream.gradients.shape[1]))
 
 
 def _of_change(run: Run, k: int, stream: Stream) -> Value:
@@ -86,12 +121,14 @@ Points = Mapping[str, TradeOff]
 """rule -> its point."""
 Results = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 """figure -> stream -> rule -> one value per seed."""
+Groups = Results
+"""The same of a group's tensors."""
 
 
-def trade_off(rule: Rule | Settings) -> TradeOff:
+def trade_off(rule: Rule | Settings, seeds: Sequence[int] = SEEDS) -> TradeOff:
     """The point of a rule: how long a burst it blocks, and how long a genuine change has to wait for it."""
-    burst = [_shortened(streams.changed(np.random.default_rng([seed, 200]), "burst", 1e3)) for seed in SEEDS]
-    change = [_shortened(streams.changed(np.random.default_rng([seed, 200]), "x100", 1e2)) for seed in SEEDS]
+    burst = [_shortened(streams.changed(np.random.default_rng([seed, 200]), "burst", 1e3)) for seed in seeds]
+    change = [_shortened(streams.changed(np.random.default_rng([seed, 200]), "x100", 1e2)) for seed in seeds]
     run, start = train(rule, burst + change), streams.CHANGE
     held: list[float] = []
     unharmed: list[float] = []

@@ -1,37 +1,21 @@
-"""Rules upon the library's tracker, which they call; three of them act by element, and only beyond its bound."""
+"""Rules upon the library's tracker that act by element, most of them only where a tensor is beyond its bound.
+
+The library's own rule is such a one, and runs as the library.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.synthetic.rules import Rule
-from sp4_lightning import LearnedBound, tracker
-from sp4_lightning.state import TensorState
+from benchmarks.synthetic.rank import Rank
 
 Array = np.ndarray[Any, Any]
 
 
-class Rank(Rule):
-    """The library's tracker, called without its optimizer, for what is built upon it."""
-
-    def __init__(self, learned: LearnedBound | None = None) -> None:
-        self.learned = learned or LearnedBound()
-
-    def start(self, tensors: int) -> None:
-        self.state = TensorState.fresh(tensors, self.learned.window, torch.device("cpu"))
-
-    def bound(self, rms: Array) -> Array:
-        return np.asarray(tracker.bound(self.state, self.learned, every=1))[:, None]
-
-    def observe(self, largest: Array) -> None:
-        tracker.observe(self.state, largest, largest > 0, self.learned, every=1)
-
-
 class RankAndElement(Rank):
-    """The smaller of the library's bound and ``k sqrt(v_hat)``."""
+    """The smaller of the library's bound and ``k sqrt(v_hat)``, at every update."""
 
     def __init__(self, k: float) -> None:
         super().__init__()
@@ -43,66 +27,68 @@ class RankAndElement(Rank):
 
 
 class ToLevel(Rank):
-    """The library's bound decides whether; where it is exceeded, the tensor is held to the level, without headroom."""
+    """Beyond the bound the tensor is held to the level, without headroom."""
 
-    def limit(self, bound: Array, raw: Array, rms: Array) -> Array:
-        return np.where(beyond(bound, raw), bound / self.learned.headroom, bound)
+    def clamp(self, grad: Array, bound: Array, rms: Array) -> Array:
+        return super().clamp(grad, np.where(beyond(bound, grad), bound / self.learned.headroom, bound), rms)
 
 
 class OnAlarm(Rank):
-    """The library's bound decides whether; where it is exceeded, every element is held to ``k sqrt(v_hat)``."""
+    """Beyond the bound every element is held to ``k sqrt(v_hat)``."""
 
-    def __init__(self, k: float, learned: LearnedBound | None = None) -> None:
-        super().__init__(learned)
+    def __init__(self, k: float) -> None:
+        super().__init__()
         self.k = k
 
-    def limit(self, bound: Array, raw: Array, rms: Array) -> Array:
-        return np.where(beyond(bound, raw) & (rms > 0), np.minimum(bound, self.k * rms), bound)
+    def clamp(self, grad: Array, bound: Array, rms: Array) -> Array:
+        limit = np.where(beyond(bound, grad) & (rms > 0), np.minimum(bound, self.k * rms), bound)
+        return super().clamp(grad, limit, rms)
 
 
-class BudgetOnAlarm(Rank):
-    """The library's bound decides whether; where it is exceeded, every element is held to ``sqrt(budget v_hat)``.
+class Doubling(Rank):
+    """The library's budget, which doubles with every update without an alarm instead of gaining a constant.
 
-    The budget, in squared sigmas and one per tensor, is spent by an alarm and saved up between alarms: what is rare may
-    be large, what is repeated may not (issue "Evidence").
-
-    Args:
-        most: What can be saved up.
-        saved: What is saved with every update.
-        learned: Of the library's bound.
+    A burst gets as little as from the library, and what comes back every ten updates gets all there is.
     """
 
-    def __init__(self, most: float, saved: float, learned: LearnedBound | None = None) -> None:
-        super().__init__(learned)
+    def start(self, tensors: int) -> None:
+        super().start(tensors)
+        self.budget = np.full((tensors, 1), self.learned.budget)
+
+    def clamp(self, grad: Array, bound: Array, rms: Array) -> Array:
+        alarm = beyond(bound, grad)
+        limit = np.where(alarm & (rms > 0), np.minimum(bound, np.sqrt(self.budget) * rms), bound)
+        self.budget = np.where(alarm, self.learned.refill, np.minimum(2 * self.budget, self.learned.budget))
+        return super().clamp(grad, limit, rms)
+
+
+class BudgetAndElement(Rank):
+    """``30 sqrt(v_hat)`` where there is no alarm, ``sqrt(budget v_hat)`` where there is one (issue "Evidence").
+
+    Args:
+        most: What the budget can be.
+        saved: What it gains with every update; an alarm spends all of it.
+    """
+
+    def __init__(self, most: float, saved: float) -> None:
+        super().__init__()
         self.most, self.saved = most, saved
 
     def start(self, tensors: int) -> None:
         super().start(tensors)
         self.budget = np.full((tensors, 1), self.most)
 
-    def limit(self, bound: Array, raw: Array, rms: Array) -> Array:
-        alarm = beyond(bound, raw)
-        self.budget = np.minimum(self.most, self.budget + self.saved)
-        limit = np.where(alarm & (rms > 0), np.minimum(bound, np.sqrt(self.budget) * rms), bound)
-        self.budget = np.where(alarm, 0.0, self.budget)
-        return limit
-
-
-class BudgetAndElement(BudgetOnAlarm):
-    """With ``30 sqrt(v_hat)`` where there is no alarm, and the budget instead of the bound where there is one."""
-
     def bound(self, rms: Array) -> Array:
         self.alarming = super().bound(rms)
         return np.where((rms > 0) & np.isfinite(self.alarming), 30.0 * rms, self.alarming)
 
-    def limit(self, bound: Array, raw: Array, rms: Array) -> Array:
-        alarm = beyond(self.alarming, raw)
-        self.budget = np.minimum(self.most, self.budget + self.saved)
+    def clamp(self, grad: Array, bound: Array, rms: Array) -> Array:
+        alarm = beyond(self.alarming, grad)
         limit = np.where(alarm & (rms > 0), np.sqrt(self.budget) * rms, bound)
-        self.budget = np.where(alarm, 0.0, self.budget)
-        return limit
+        self.budget = np.minimum(self.most, np.where(alarm, 0.0, self.budget) + self.saved)
+        return super().clamp(grad, limit, rms)
 
 
-def beyond(bound: Array, raw: Array) -> Array:
+def beyond(bound: Array, grad: Array) -> Array:
     """Whether any element of a tensor is, ``[tensors, 1]``."""
-    return (raw > bound).any(1, keepdims=True)
+    return (abs(grad) > bound).any(1, keepdims=True)

@@ -1,7 +1,7 @@
 """What a rule for the bound on ``|grad|`` is, and two trackers; all columns (tensors) of a batch at once.
 
-A rule names the bound before it sees the update. Some then look at the raw gradient and clamp more tightly than the
-bound, never less; all are told the raw gradient.
+A rule names the bound before it sees the update, says what becomes of the gradient, and is told the raw one. Some act
+on the moments or on the step as well, or instead.
 """
 
 from __future__ import annotations
@@ -31,36 +31,46 @@ class Rule:
         """
         return np.array([[math.inf]])
 
-    def limit(self, bound: Array, raw: Array, rms: Array) -> Array:
-        """What ``raw``, ``|grad|`` of the update, is clamped to: the bound, or less."""
-        return bound
+    def clamp(self, grad: Array, bound: Array, rms: Array) -> Array:
+        """What Adam is given for ``grad``, ``[tensors, elements]``; here what is beyond the bound is clamped to it."""
+        return np.clip(grad, -bound, bound)
 
-    def observe(self, largest: Array) -> None:
-        """Take the largest ``|grad|`` of an update, ``[tensors]``; 0 where there is none.
+    def observe(self, raw: Array) -> None:
+        """Take ``|grad|`` of an update, ``[tensors, elements]``; 0 where there is none."""
 
-        With fewer than 1,000 elements it is the library's 0.999 quantile, too.
-        """
+    def moments(self, exp_avg: Array, exp_avg_sq: Array, filled: Array) -> tuple[Array, Array]:
+        """What Adam is left with for its moments after their update; ``filled`` is ``1 - beta2**t``."""
+        return exp_avg, exp_avg_sq
+
+    def step(self, update: Array) -> Array:
+        """What is done for ``m_hat / (sqrt(v_hat) + eps)``."""
+        return update
 
 
-class _Levels(Rule, ABC):
+def logarithm(raw: Array) -> tuple[Array, Array]:
+    """Which tensors have a gradient, and log of their largest; with fewer than 1,000 elements that is the q0.999."""
+    largest = raw.max(1)
+    return largest > 0, np.log(np.where(largest > 0, largest, 1.0))
+
+
+class Levels(Rule, ABC):
     """A level and a spread per tensor, started from the first 64 observations."""
 
     def start(self, tensors: int) -> None:
         self.level, self.spread = np.zeros(tensors), np.zeros(tensors)
         self.seen = np.zeros(tensors, int)
-        self.first = np.full((ARM_AFTER, tensors), np.nan)
+        self.recent = np.full((ARM_AFTER, tensors), np.nan)
 
-    def observe(self, largest: Array) -> None:
-        valid = largest > 0
-        log = np.log(np.where(valid, largest, 1.0))
+    def observe(self, raw: Array) -> None:
+        valid, log = logarithm(raw)
+        slot, tensor = self.seen % ARM_AFTER, np.arange(len(log))
+        self.recent[slot, tensor] = np.where(valid, log, self.recent[slot, tensor])
         level, spread = self.moved(log)
         armed = valid & (self.seen >= ARM_AFTER)
         self.level, self.spread = np.where(armed, level, self.level), np.where(armed, spread, self.spread)
-        starting = np.flatnonzero(valid & (self.seen < ARM_AFTER))
-        self.first[self.seen[starting], starting] = log[starting]
         self.seen += valid
-        for column in starting[self.seen[starting] == ARM_AFTER]:
-            self.level[column], self.spread[column] = self.started(self.first[:, column])
+        for column in np.flatnonzero(valid & (self.seen == ARM_AFTER)):
+            self.level[column], self.spread[column] = self.started(self.recent[:, column])
 
     @abstractmethod
     def moved(self, log: Array) -> tuple[Array, Array]:
@@ -74,7 +84,7 @@ class _Levels(Rule, ABC):
         return np.where(self.seen >= ARM_AFTER, np.exp(self.level + headroom), math.inf)[:, None]
 
 
-class Mean(_Levels):
+class Mean(Levels):
     """Rate-limited mean of log q with headroom from its deviation (``benchmarks/clean_share.py``)."""
 
     def started(self, first: Array) -> tuple[float, float]:
@@ -90,7 +100,7 @@ class Mean(_Levels):
         return self.armed_bound(np.clip(5 * self.spread, math.log(4), math.log(16)))
 
 
-class ControlChart(_Levels):
+class ControlChart(Levels):
     """Control chart of log2 of the maximum (issue "Evidence"): mean and mean deviation, limited innovation."""
 
     OCTAVE = math.log(2)

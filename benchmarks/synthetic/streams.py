@@ -6,6 +6,7 @@ into a target network do to the agent's value heads (:mod:`sp4_lightning.tracker
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ CHANGE = 600
 SHORT = WARM + 170
 """Updates of streams with a fault, which comes at ``WARM``: 60 updates of it at most, and what is left to recover."""
 ELEMENTS = 64
+CV1, LATE = "noise 0.83 nats (cv 1)", "1 with p = 0.1, found late"
+"""Names of two streams that targets are about."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def scales(rng: np.random.Generator) -> Array:
 CLEAN: dict[str, Callable[[np.random.Generator], Array]] = {
     "noise 0.1 nats": lambda rng: noise(rng, LONG, 0.1),
     "noise 0.3 nats": lambda rng: noise(rng, LONG, 0.3),
+    CV1: lambda rng: noise(rng, LONG, math.sqrt(math.log(2))),
     "noise 1 nat": lambda rng: noise(rng, LONG, 1.0),
     "noise 2 nats": lambda rng: noise(rng, LONG, 2.0),
     "tails t3": lambda rng: _tails(rng, 3),
@@ -102,8 +106,8 @@ def faulty(rng: np.random.Generator, name: str, factor: float, length: int, kind
         name: The stream's.
         factor: 0 for vanished gradients.
         length: Updates.
-        kind: ``even``; ``scales``: elements of many scales; ``element``: of these, only the smallest is hit;
-            ``one-hot``: one element an update; ``one``: a tensor of one element.
+        kind: ``even``; ``sixth``: only every sixth update is hit; ``scales``: elements of many scales; ``element``: of
+            these, only the smallest is hit; ``one-hot``: one element an update; ``one``: a tensor of one element.
     """
     clean = noise(rng, SHORT, elements=1 if kind == "one" else ELEMENTS)
     if kind in ("scales", "element"):
@@ -112,7 +116,7 @@ def faulty(rng: np.random.Generator, name: str, factor: float, length: int, kind
         clean = clean * (np.arange(ELEMENTS) == rng.integers(0, ELEMENTS, SHORT)[:, None])
     gradients = clean.copy()
     hit = np.abs(clean[:WARM]).mean(0).argmin() if kind == "element" else slice(None)
-    gradients[WARM : WARM + length, hit] *= factor
+    gradients[WARM : WARM + length : 6 if kind == "sixth" else 1, hit] *= factor
     return Stream(name, gradients, clean, length=length)
 
 
@@ -122,12 +126,15 @@ FAULTS: dict[str, tuple[float, int, str]] = {
     "x1e3 once": (1e3, 1, "even"),
     "x1e4 once": (1e4, 1, "even"),
     "x1e6 once": (1e6, 1, "even"),
+    "x15, 20 updates": (15, 20, "even"),
+    "x30, 5 updates": (30, 5, "even"),
     "x1e3, 5 updates": (1e3, 5, "even"),
     "x1e3, 10 updates": (1e3, 10, "even"),
     "x1e3, 20 updates": (1e3, 20, "even"),
     "x1e3, 24 updates": (1e3, 24, "even"),
     "x1e3, 30 updates": (1e3, 30, "even"),
     "x1e3, 60 updates": (1e3, 60, "even"),
+    "x1e3, 24 times, every 6th update": (1e3, 23 * 6 + 1, "sixth"),
     "x1e-4, 60 updates": (1e-4, 60, "even"),
     "element scales: x1e6 once": (1e6, 1, "scales"),
     "element scales: x1e3, 20 updates": (1e3, 20, "scales"),
@@ -186,7 +193,21 @@ def changes(seed: int) -> list[Stream]:
 
 
 def tasks(seed: int) -> list[Stream]:
-    """One of every small learning task."""
+    """One of every small learning task, and eight of the one whose outcome varies most."""
     made = [jump(np.random.default_rng([seed, 300]))]
     made += [rare(np.random.default_rng([seed, 301, k]), p) for k, p in enumerate((0.01, 0.03, 0.1))]
-    return [*made, rare(np.random.default_rng([seed, 302]), 0.1, first=CHANGE)]
+    return [*made, *(rare(np.random.default_rng([seed, 302, k]), 0.1, first=CHANGE) for k in range(8))]
+
+
+GROUP = ("body of 4,096", "its 2 of x100", "its 2 of x0.01: x1e3, 20 updates")
+
+
+def group(seed: int) -> list[Stream]:
+    """Tensors of one group: a large one, a small one of larger gradients, and one of smaller ones, which is hit."""
+    rng = np.random.default_rng([seed, 400])
+    sizes = zip((4096, 2, 2), (1.0, 100.0, 0.01), strict=True)
+    clean = [scale * noise(rng, SHORT, elements=elements) for elements, scale in sizes]
+    hit = clean[2].copy()
+    hit[WARM : WARM + 20] *= 1e3
+    made = zip(GROUP, [*clean[:2], hit], clean, (0, 0, 20), strict=True)
+    return [Stream(name, gradients, calm, length=length) for name, gradients, calm, length in made]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -24,5 +24,12 @@ def number(value: float, figure: str = "") -> str:
     if math.isinf(value):
         return "never"
     if figure in SHARES and value:
-        return f"{100 * value:.2g}%"
+        return f"{100 * value:.2g}%" if value < 0.995 else f"{100 * value:.0f}%"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def table(corner: str, columns: Sequence[str], rows: Sequence[str], fill: Callable[[str, int], str]) -> str:
+    """A Markdown table; ``fill`` says what is in a row's k-th column."""
+    lines = [f"| {' | '.join([corner, *columns])} |", "|---" * (len(columns) + 1) + "|"]
+    lines += [f"| {' | '.join([row, *(fill(row, k) for k in range(len(columns)))])} |" for row in rows]
+    return "\n".join(lines) + "\n"

@@ -176,9 +176,10 @@ class DQNAgent(PlayedValidation):
         optimizers = self.optimizers()
         optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
         for optimizer in optimizers:
-            optimizer.zero_grad()
             for group in optimizer.param_groups:
                 group["lr"] = lr
+                for parameter in group["params"]:  # what zero_grad() does, which also reports to torch's profiler
+                    parameter.grad = None
         self.manual_backward(torch.stack(list(losses.values())).sum())
         for optimizer in optimizers:
             optimizer.step()
