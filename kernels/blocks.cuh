@@ -68,17 +68,28 @@ __device__ inline uint64_t ordered(double value) {
 
 // The k-th largest of a column, in every thread: bit by bit, the largest number that k values reach.
 __device__ inline double block_kth_largest(const double *column, int64_t length, int64_t stride, int64_t k) {
-    __shared__ int reached[2];
+    const int OWN = 4;  // values in a thread's registers; what is beyond is read again for every bit
+    __shared__ int reached[3];  // counted in turn, so that one barrier is enough
+    uint64_t own[OWN];
+    for (int j = 0; j < OWN; ++j) {
+        const int64_t w = threadIdx.x + j * blockDim.x;
+        own[j] = w < length ? ordered(column[w * stride]) : 0;  // below every number
+    }
+    if (threadIdx.x < 3) reached[threadIdx.x] = 0;
+    __syncthreads();
     uint64_t found = 0;
     for (int bit = 63; bit >= 0; --bit) {
         const uint64_t candidate = found | 1ull << bit;
         int count = 0;
-        for (int64_t w = threadIdx.x; w < length; w += blockDim.x) count += ordered(column[w * stride]) >= candidate;
-        if (threadIdx.x == 0) reached[bit & 1] = 0;
+        for (int j = 0; j < OWN; ++j) count += own[j] >= candidate;
+        for (int64_t w = threadIdx.x + OWN * blockDim.x; w < length; w += blockDim.x)
+            count += ordered(column[w * stride]) >= candidate;
+        count = __reduce_add_sync(0xffffffff, count);
+        if (threadIdx.x % 32 == 0 && count) atomicAdd(&reached[bit % 3], count);
         __syncthreads();
-        atomicAdd(&reached[bit & 1], count);
-        __syncthreads();
-        if (reached[bit & 1] >= k) found = candidate;
+        if (reached[bit % 3] >= k) found = candidate;
+        // The next but one counts there; it was read before the barrier.
+        if (threadIdx.x == 0) reached[(bit + 1) % 3] = 0;
     }
     const uint64_t sign = 1ull << 63;
     return double_of(found & sign ? found & ~sign : ~found);

@@ -26,10 +26,11 @@ struct Chunk {
     int64_t tensor, start;
 };
 
-// What one step's kernels tell each other. Zero between two steps, but for skip, executed and found.
+// What one step's kernels tell each other; looked and learned are zero between two launches.
 struct Found {
     uint32_t looked, learned;  // blocks that have finished
     int32_t bad;               // a protected gradient is not finite
+    int32_t any_over;          // something is to be mended
     int32_t skip;              // and the phase lets that skip the update
     int32_t executed;
     float found_inf;  // what the optimizer is told

@@ -163,7 +163,7 @@ __device__ bool by_four(const View &view) {
 __device__ void decide(const Call &c) {
     const int64_t T = c.tensors;
     const Scratch &s = c.scratch;
-    int bad = 0;
+    int bad = 0, any_over = 0;
     for (int64_t i = threadIdx.x; i < T; i += blockDim.x) {
         const int32_t present = __ldcg(&s.present[i]);
         if (present & 2) c.state.bound[PARAM * T + i] = infinity();
@@ -184,12 +184,15 @@ __device__ void decide(const Call &c) {
         s.over[i] = (!within[PARAM] && c.protects[PARAM * T + i]) << PARAM |
                     (!within[GRAD] && usable && c.protects[GRAD * T + i]) << GRAD |
                     (!pair && c.protects[EXP_AVG * T + i]) << EXP_AVG;
+        any_over |= s.over[i];
     }
     bad = __syncthreads_or(bad);
+    any_over = __syncthreads_or(any_over);
     if (threadIdx.x == 0) {
         Found &found = *s.found;
         const float vetoed = c.vetoed ? *c.vetoed : 0;
         found.bad = bad;
+        found.any_over = any_over;
         found.skip = bad && *c.phase > OBSERVE;
         found.executed = !found.skip && !(vetoed > 0);
         found.found_inf = found.skip ? 1 : vetoed;
@@ -344,6 +347,7 @@ sp4_look(const __grid_constant__ Call c, const __grid_constant__ Grads g) {
 
 __global__ void __launch_bounds__(MENDING_THREADS, 1)
 sp4_mend(const __grid_constant__ Call c, const __grid_constant__ Grads g) {
+    if (!c.scratch.found->any_over) return;
     const int64_t i = c.chunk[g.first_chunk + blockIdx.x].tensor;
     const int32_t over = to_mend(c.scratch, i);
     if (!over) return;
@@ -352,7 +356,7 @@ sp4_mend(const __grid_constant__ Call c, const __grid_constant__ Grads g) {
     else mend<float>(c, view, i, over);
 }
 
-__global__ void __launch_bounds__(BINS / 4)
+__global__ void __launch_bounds__(BINS / 4, 1)
 sp4_learn(const __grid_constant__ Call c) {
     const int64_t i = blockIdx.x;
     const bool update = c.scratch.found->executed && c.scratch.present[i];

@@ -26,6 +26,7 @@ class Publication:
         members: bool ``[len(groups), T]``.
         columns: Per group, its column in the table.
         table: The table.
+        clean_tally: int64 ``[3 + len(groups)]``, what an executed update with all gradients adds to an engine's tally.
 
     Raises:
         ConfigurationError: The table lacks one of the groups.
@@ -38,6 +39,7 @@ class Publication:
         self._state = state
         device = table.values.device
         self.members: Array = view(torch.tensor([[g == name for g in group_of] for name in self.groups], device=device))
+        self.clean_tally: Array = view(torch.tensor([1, 0, 0, *(1 for _ in self.groups)], device=device))
         self._is_grad = view(torch.tensor([[quantity == "grad"] for quantity in QUANTITIES], device=device))
 
     def publish(self) -> None:

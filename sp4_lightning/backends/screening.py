@@ -64,13 +64,15 @@ class ScreeningBackend(Backend):
     def learn(self, step: Step, tally: Array) -> None:
         """Advance every bound and count the step."""
         self.advance(step)
+        if step.clean and step.executed:
+            # One addition: operations on vectors of a few numbers cost what their number is.
+            tally += step.publication.clean_tally
+            tally[2] = 0
+            return
         tally[0] += step.executed
         tally[1] += step.skip
         tally[2] = (tally[2] + 1) * step.skip
-        if step.clean:
-            tally[3:] += step.executed
-        else:
-            tally[3:] += (step.publication.members & (step.usable & step.executed)).any(1)
+        tally[3:] += (step.publication.members & (step.usable & step.executed)).any(1)
 
     def _flags(self, flags: Sequence[bool]) -> Array:
         return view(torch.tensor(flags, dtype=torch.bool, device=self._params[0].device))

@@ -24,7 +24,8 @@ from sp4_lightning.quantities import QUANTITIES
 from sp4_lightning.settings import BackendName
 from sp4_lightning.step import Step
 
-THREADS = {"look": 512, "mend": 256, "learn": BINS // 4}
+Launch = tuple[int, int, int, "ctypes.Array[ctypes.c_void_p]"]
+"""Kernel, blocks, threads of each, arguments."""
 
 
 class CudaBackend(Backend):
@@ -70,6 +71,8 @@ class CudaBackend(Backend):
         }
         self._found_inf = self._scratch["found"].view(torch.float32)[FOUND.index("found_inf")]
         self._call = Call(tensors=count)
+        self._protecting: list[Launch] = []
+        self._learning: Launch = (self._kernels.learn, count, BINS // 4, _arguments(self._call))
         self._places: Places | None = None
         self._publication: Publication | None = None
         self._hyper: Hyper | None = None
@@ -89,9 +92,7 @@ class CudaBackend(Backend):
         call.moments_known = step.moments_known
         call.vetoed = 0 if step.vetoed is None else self._keep("vetoed", step.vetoed)
         call.phase = address(step.phase)
-        for kernel in ("look", "mend"):
-            for blocks, grads in self._places.launches():
-                self._launch(kernel, blocks, call, grads)
+        self._launch(*self._protecting)
         increment_version([tensor for row in step.tensors for tensor in row if tensor is not None])
         step.skip = self._found_inf
 
@@ -104,7 +105,7 @@ class CudaBackend(Backend):
             call.lr, call.lr_each = step.lr, 0
         else:
             call.lr_each = self._keep("lr_each", step.lr)
-        self._launch("learn", call.tensors, call)
+        self._launch(self._learning)
 
     def _bind(self, step: Step) -> None:
         """Point to what lives as long as the engine, or until it joins another table."""
@@ -112,6 +113,11 @@ class CudaBackend(Backend):
         group = publication.members.to(torch.int64).argmax(0).cpu().numpy()
         self._places = Places(self._params, group)
         self._publication = publication
+        self._protecting = [
+            (kernel, blocks, threads, _arguments(call, grads))
+            for kernel, threads in ((self._kernels.look, 512), (self._kernels.mend, 256))
+            for blocks, grads in self._places.launches()
+        ]
         device, groups = self._params[0].device, len(publication.groups)
         scratch = self._scratch
         scratch["largest_bound"] = torch.zeros(len(QUANTITIES), groups, dtype=torch.int32, device=device)
@@ -138,12 +144,16 @@ class CudaBackend(Backend):
         self._alive[name] = tensor.contiguous()
         return address(self._alive[name])
 
-    def _launch(self, kernel: str, blocks: int, *arguments: ctypes.Structure) -> None:
-        # Read anew at every launch: a stream that was kept would record an empty CUDA graph.
+    def _launch(self, *launches: Launch) -> None:
+        if torch.cuda.current_device() != self._device:
+            with torch.cuda.device(self._device):
+                return self._launch(*launches)
+        # Read anew every time: a stream that was kept would record an empty CUDA graph.
         stream = torch._C._cuda_getCurrentRawStream(self._device)
-        table = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-        with torch.cuda.device(self._device):
-            self._launch_kernel(
-                *(getattr(self._kernels, kernel), blocks, 1, 1, THREADS[kernel], 1, 1),
-                *(0, stream, ctypes.addressof(table), 0),
-            )
+        for kernel, blocks, threads, arguments in launches:
+            self._launch_kernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, ctypes.addressof(arguments), 0)
+
+
+def _arguments(*structs: ctypes.Structure) -> ctypes.Array[ctypes.c_void_p]:
+    """The addresses of a kernel's arguments; the caller keeps the structs alive."""
+    return (ctypes.c_void_p * len(structs))(*map(ctypes.addressof, structs))

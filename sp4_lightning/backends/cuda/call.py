@@ -26,7 +26,7 @@ ROW = np.dtype(
 LAYOUT = np.dtype([("dims", np.int64), ("size", np.int64, DIMS), ("stride", np.int64, (4, DIMS))])
 """Where the elements of a tensor are that are not in one order."""
 
-FOUND = ("looked", "learned", "bad", "skip", "executed", "found_inf")
+FOUND = ("looked", "learned", "bad", "any_over", "skip", "executed", "found_inf")
 """What one step's kernels tell each other: four bytes each."""
 
 

@@ -53,7 +53,9 @@ class Places:
         self._edited = [np.frombuffer(memoryview(grads.edited).cast("B"), np.uint8) for grads in self._grads]
         self._kept: list[Tensor | None] = []
         self._where: list[int] = []
-        self._forms: list[Form | None] = []
+        # Of each gradient: what is compared at every step, and all of it.
+        self._laid: list[tuple[torch.dtype, tuple[int, ...]] | None] = [None] * count
+        self._forms: list[Form | None] = [None] * count
 
     def refresh(self, tensors: Sequence[Found], edited: Sequence[bool] | None) -> None:
         """Find out where everything is now.
@@ -68,14 +70,16 @@ class Places:
         params, grads, exp_avg, exp_avg_sq = tensors
         kept = [*params, *exp_avg, *exp_avg_sq]
         where = [0 if tensor is None else tensor.data_ptr() for tensor in kept]
-        forms = [None if grad is None else (grad.dtype, grad.shape, grad.stride()) for grad in grads]
         # Of a gradient that is missing for once nothing is forgotten.
-        forms = [old if new is None else new for new, old in zip(forms, self._forms or forms, strict=True)]
+        laid = [
+            old if grad is None else (grad.dtype, grad.stride()) for grad, old in zip(grads, self._laid, strict=True)
+        ]
         # The same objects at the same addresses: torch never changes the type or strides of such a tensor.
-        if where != self._where or forms != self._forms or not all(map(is_, kept, self._kept)):
+        if where != self._where or laid != self._laid or not all(map(is_, kept, self._kept)):
             self._where = []  # until all of it is entered
-            self._enter(params, exp_avg, exp_avg_sq, forms)
-            self._kept, self._where, self._forms = kept, where, forms
+            self._forms = [old if grad is None else _form(grad) for grad, old in zip(grads, self._forms, strict=True)]
+            self._enter(params, exp_avg, exp_avg_sq, self._forms)
+            self._kept, self._where, self._laid = kept, where, laid
         addresses = [0 if grad is None else grad.data_ptr() for grad in grads]
         for (owners, _), pointers, bits in zip(self._launches, self._pointers, self._edited, strict=True):
             own = slice(owners.start, owners.stop)
