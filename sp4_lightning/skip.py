@@ -235,7 +235,9 @@ def skipper_for(optimizer: Optimizer, device: torch.device, mode: Mode) -> Skipp
         return NeverSkip()
     if all(group.get("fused") for group in optimizer.param_groups):
         return FoundInf()
-    if type(optimizer) in _SELECTABLE and all(group.get("capturable") for group in optimizer.param_groups):
+    # Fused ones count their steps on the device too.
+    on_device = all(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    if type(optimizer) in _SELECTABLE and on_device:
         return SelectBack()
     # Without dampening a momentum buffer of zeros is one that is not there yet.
     if type(optimizer) is torch.optim.SGD and not any(group["dampening"] for group in optimizer.param_groups):

@@ -33,10 +33,12 @@ def make_optimizers(
     Raises:
         ConfigurationError: ``fused=True`` for parameters that the fused kernel would update wrongly.
     """
-    named: list[dict[str, Any]] = [
-        {"params": list(module.parameters()), "name": name, "fused": _fused(name, module, fused)}
-        for name, module in groups.items()
-    ]
+    named: list[dict[str, Any]] = []
+    for name, module in groups.items():
+        params, kernel = list(module.parameters()), _fused(name, module, fused)
+        # On a GPU an update can be skipped only where Adam counts its steps there, as the fused kernel does.
+        capturable = params[0].is_cuda and not kernel
+        named.append({"params": params, "name": name, "fused": kernel, "capturable": capturable})
     if layout == "one":
         shares = [named]
     else:

@@ -9,7 +9,7 @@ from sp4_lightning.agents import DQNAgent
 STARTS = 300
 
 
-def fit(updates, *callbacks, protection=None, directory=None, **options):
+def fit(updates, *callbacks, protection=None, directory=None, accelerator="cpu", **options):
     """Train the agent for some updates; returns agent, trainer and the protecting callback."""
     torch.set_num_threads(1)
     seed_everything(0, verbose=False)
@@ -24,7 +24,7 @@ def fit(updates, *callbacks, protection=None, directory=None, **options):
     sp4 = None if protection is None else SP4Callback(tables=False, **protection)
     trainer = Trainer(
         max_epochs=1,
-        accelerator="cpu",
+        accelerator=accelerator,
         default_root_dir=directory,
         logger=False,
         enable_checkpointing=False,

@@ -16,16 +16,17 @@ ENFORCE = {"mode": "enforce", "warmup_steps": 70}
 
 
 @functools.cache
-def clean_maximum():
-    agent, _, _ = fit(200, protection=ENFORCE)
+def clean_maximum(accelerator):
+    agent, _, _ = fit(200, protection=ENFORCE, accelerator=accelerator)
     return max(param.abs().max() for param in agent.parameters())
 
 
-def survives(fault, group):
-    agent, trainer, sp4 = fit(200, FaultInjector([{**FAULTS[fault], "step": 120, "group": group}]), protection=ENFORCE)
+def survives(fault, group, accelerator="cpu"):
+    injector = FaultInjector([{**FAULTS[fault], "step": 120, "group": group}])
+    agent, trainer, sp4 = fit(200, injector, protection=ENFORCE, accelerator=accelerator)
     values = snapshot(agent, trainer.optimizers)
     assert all(value.isfinite().all() for value in values.values())
-    assert max(param.abs().max() for param in agent.parameters()) <= 10 * clean_maximum()
+    assert max(param.abs().max() for param in agent.parameters()) <= 10 * clean_maximum(accelerator)
     report = sp4.protection.report()
     hit = [o for o in report.optimizers if group in o.observed]
     # Training goes on: at most the struck update and, for a weight, those until it is mended are skipped.
@@ -49,6 +50,25 @@ def test_a_fault_is_survived(fault, group):
 @pytest.mark.parametrize(("fault", "group"), list(itertools.product(FAULTS, GROUPS)))
 def test_every_fault_in_every_group_is_survived(fault, group):
     survives(fault, group)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("fault", "group"), list(itertools.product(FAULTS, GROUPS)))
+def test_every_fault_in_every_group_is_survived_on_a_gpu(fault, group):
+    survives(fault, group, accelerator="gpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("layout", ["six", "one"])
+def test_observing_changes_no_bit_on_a_gpu(layout):
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    bare, bare_trainer, _ = fit(150, optimizers=layout, accelerator="gpu")
+    seen, seen_trainer, sp4 = fit(150, protection={"mode": "observe"}, optimizers=layout, accelerator="gpu")
+    torch.use_deterministic_algorithms(False)
+    assert {engine.backend.name for engine in sp4.protection.engines} == {"cuda"}
+    assert differing(snapshot(bare, bare_trainer.optimizers), snapshot(seen, seen_trainer.optimizers)) == []
 
 
 class SingleUpdates(Callback):
