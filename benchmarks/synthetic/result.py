@@ -71,10 +71,10 @@ in a tenth of the updates has come 25 times after some 250. Half the rank: {late
 
 **What it does not cure**
 
-- Longer bursts: 60 updates of x1e3 stall Adam for {stalled(LONG)} updates.
+- Longer bursts: what has come 25 times and more is believed in the end.
 - Spikes that come back: 24 of x1e3, one every sixth update, stall it for {stalled(SIXTH)} ({ALONE}:
-  {stalled(SIXTH, ALONE)}). Where only every eighth update is learned from, the default on a CPU, the few it sees are
-  many, and it believes them: {stalled(SIXTH, EVERY)}.
+  {stalled(SIXTH, ALONE)}). Where only every eighth update is learned from, the few it sees are many, and it
+  believes them: {stalled(SIXTH, EVERY)}.
 - Bursts within the headroom, which raise no alarm: 20 of x15 stall it for {stalled("x15, 20 updates")}, as they do
   without the library ({stalled("x15, 20 updates", "none")}).
 - Elements that are small within their tensor raise no alarm either: {stalled(SMALLEST)} after 20 of x1e3. A bucket per
