@@ -37,6 +37,8 @@ class Switch:
         self.warmup_steps = warmup_steps
         start = Phase.OBSERVE if mode == "observe" else Phase.EXACT
         self.phase = torch.tensor(int(start), dtype=torch.int64, device=device)
+        # What the host may read without waiting: on a GPU a copy that arrives some time after each check.
+        self._known = self.phase.cpu().pin_memory() if self.phase.is_cuda else self.phase
 
     def advance(self, observed: Iterable[Tensor]) -> None:
         """Flip if every group that has received gradients has been observed long enough.
@@ -46,14 +48,17 @@ class Switch:
         Args:
             observed: int64 vectors, the executed updates per group of every engine.
         """
-        if self.mode == "observe" or (self.phase.device.type == "cpu" and int(self.phase) == Phase.LEARNED):
-            return  # nothing can change; on other devices asking would wait
+        if self.mode == "observe" or (self._known.device.type == "cpu" and int(self._known) == Phase.LEARNED):
+            return  # nothing can change
         counts = torch.cat(list(observed))
         ready = ((counts >= self.warmup_steps) | (counts == 0)).all() & (counts > 0).any()
         flips = ready & (self.phase == int(Phase.EXACT))
         self.phase.copy_(torch.where(flips, int(Phase.LEARNED), self.phase))
+        if self.phase.is_cuda:
+            self._known.copy_(self.phase, non_blocking=True)
 
     def restore(self, phase: int) -> None:
         """Take over a saved phase as far as the mode allows: an observing run that now enforces starts exact."""
         if self.mode == "enforce":
             self.phase.fill_(int(Phase.LEARNED if phase == Phase.LEARNED else Phase.EXACT))
+            self._known.copy_(self.phase)  # waits, also for copies that are still under way

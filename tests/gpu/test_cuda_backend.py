@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from sp4_lightning import histogram
+from sp4_lightning import Phase, UnsupportedError, histogram
 from tests.core.lives import SHAPES, assert_equal_lives, eventful
 from tests.core.making import QUICK, gradients, parameters, protect, train
 
@@ -226,6 +226,35 @@ def test_a_captured_step_replays_through_the_flip_and_a_change_of_the_learning_r
     assert eager.engine.state.clamped.sum() > 0
     assert int(eager.engine.switch.phase) == 2
     assert_equal_lives(replayed, eager)
+
+
+@pytest.mark.parametrize(
+    ("every", "steps", "says"), [(1, 0, "at least two steps before capturing"), (2, 4, "Capture with update_every=1")]
+)
+def test_what_a_graph_could_not_repeat_is_refused(every, steps, says):
+    params = parameters((30,), device="cuda")
+    wrapper = protect(optim.AdamW(params, fused=True, capturable=True), backend="cuda", update_every=every)
+    gradients(params, 0)
+    for _ in range(steps):
+        wrapper.step()
+    torch.cuda.synchronize()
+    with pytest.raises(UnsupportedError, match=says), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        wrapper.step()
+
+
+def test_the_host_stops_asking_for_the_flip_when_it_has_come():
+    params = parameters((30,), device="cuda")
+    wrapper = protect(optim.AdamW(params, fused=True), backend="cuda", warmup_steps=3)
+    train(wrapper, 4)
+    torch.cuda.synchronize()
+    switch = wrapper.engine.switch
+    assert int(switch.phase) == Phase.LEARNED
+    assert int(switch._known) == Phase.LEARNED
+    switch.restore(Phase.EXACT)
+    assert int(switch._known) == Phase.EXACT
+    train(wrapper, 1, start=4)
+    torch.cuda.synchronize()
+    assert int(switch._known) == Phase.LEARNED
 
 
 def test_nothing_waits_and_nothing_is_allocated_after_the_first_steps():

@@ -16,7 +16,7 @@ from sp4_lightning.backends.cuda.call import FOUND, Call
 from sp4_lightning.backends.cuda.compiling import import_cupy, kernels_of
 from sp4_lightning.backends.cuda.places import Places
 from sp4_lightning.backends.structs import LearnedNumbers, address
-from sp4_lightning.errors import BackendError
+from sp4_lightning.errors import BackendError, UnsupportedError
 from sp4_lightning.histogram import BINS
 from sp4_lightning.hyper import Hyper
 from sp4_lightning.publication import Publication
@@ -82,6 +82,11 @@ class CudaBackend(Backend):
     def protect(self, step: Step) -> None:
         """Read, decide and mend, in two launches."""
         call = self._call
+        if step.every > 1 and torch.cuda.is_current_stream_capturing():
+            # Whether a step learns is decided on the host, once for all replays.
+            raise UnsupportedError(
+                f"A CUDA graph is being captured with update_every={step.every}. Capture with update_every=1."
+            )
         if step.publication is not self._publication:
             self._bind(step)
         if step.hyper is not self._hyper:

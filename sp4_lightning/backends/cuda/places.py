@@ -112,6 +112,12 @@ class Places:
             self._upload(np.array(layouts, LAYOUT), self.layouts)
 
     def _upload(self, values: Array, target: Tensor) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            # The graph would read this step's staging memory again at every replay.
+            raise UnsupportedError(
+                "The optimizer's tensors are not where they were in its last step, and a CUDA graph is being captured. "
+                "Make at least two steps before capturing, and keep parameters and optimizer state where they are."
+            )
         # Pinned, so that the host need not wait; torch keeps the memory until the copy has been made.
         staged = torch.from_numpy(values.view(np.uint8).reshape(-1)).pin_memory()
         target[: len(staged)].copy_(staged, non_blocking=True)
