@@ -19,7 +19,7 @@ demo: $(VENV)/.installed
 	$(BIN)/sp4 fit --config configs/base.yaml --config configs/cartpole.yaml
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 slow-test: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow
