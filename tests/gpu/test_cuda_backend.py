@@ -275,6 +275,25 @@ def test_nothing_waits_and_nothing_is_allocated_after_the_first_steps():
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 
+def test_a_step_that_an_exception_has_ended_leaves_nothing():
+    def live(backend):
+        params = parameters((300, 7), (3,), device="cuda")
+        base = optim.AdamW(params, fused=True)
+        wrapper = protect(base, backend=backend, learned=QUICK, warmup_steps=5)
+        for step in range(30):
+            gradients(params, step, scale=1e5 if step in (12, 20) else 1.0)
+            if step in (12, 13):
+                failing = base.register_step_pre_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("stop")))
+                with pytest.raises(RuntimeError, match="stop"):
+                    wrapper.step()
+                failing.remove()
+            else:
+                wrapper.step()
+        return wrapper
+
+    in_two_lives(live)
+
+
 def test_two_streams():
     def live(stream):
         params = parameters((300, 7), (3,), device="cuda")

@@ -78,6 +78,7 @@ class CudaBackend(Backend):
         self._hyper: Hyper | None = None
         # What the call points to, kept alive.
         self._alive: dict[str, Array] = {}
+        self._unlearned = False
 
     def protect(self, step: Step) -> None:
         """Read, decide and mend, in two launches."""
@@ -97,6 +98,11 @@ class CudaBackend(Backend):
         call.moments_known = step.moments_known
         call.vetoed = 0 if step.vetoed is None else self._keep("vetoed", step.vetoed)
         call.phase = address(step.phase)
+        if self._unlearned:
+            # An exception has ended the last step, or its closure is evaluated again: what was counted is void.
+            self._scratch["bins"].zero_()
+            self._scratch["mended"].zero_()
+        self._unlearned = True
         self._launch(*self._protecting)
         increment_version([tensor for row in step.tensors for tensor in row if tensor is not None])
         step.skip = self._found_inf
@@ -111,6 +117,7 @@ class CudaBackend(Backend):
         else:
             call.lr_each = self._keep("lr_each", step.lr)
         self._launch(self._learning)
+        self._unlearned = False
 
     def _bind(self, step: Step) -> None:
         """Point to what lives as long as the engine, or until it joins another table."""
