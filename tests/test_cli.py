@@ -147,7 +147,7 @@ def test_every_configuration_is_valid(overlay, stopped):
             ["--sp4.groups.dqn_trunk", "nothing.here"],
             "Group 'dqn_trunk': 'nothing.here' matches no module or parameter",
         ),
-        (["--sp4.backend", "cuda"], "backend='cuda' was asked for, but this version has no CUDA kernels yet"),
+        (["--sp4.backend", "cuda"], "backend='cuda' was asked for, but the parameters are on cpu, which is no NVIDIA"),
         (
             ["--trainer.callbacks+=sp4_lightning.SP4Callback"],
             "SP4Callback is in trainer.callbacks and in the sp4 section.",
