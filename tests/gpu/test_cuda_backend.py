@@ -129,23 +129,73 @@ def test_memory_may_be_arranged_in_any_way(grads):
     in_two_lives(live)
 
 
-def test_thousands_of_tensors():
-    def live(backend):
-        params = parameters(*((1 + k % 7,) for k in range(1500)), device="cuda")
+def test_five_thousand_tensors_as_on_a_cpu():
+    def live(device, backend):
+        params = parameters(*((1 + k % 7,) for k in range(5000)), device=device)
         wrapper = protect(optim.AdamW(params, fused=True), learned=QUICK, warmup_steps=5, backend=backend)
         for step in range(14):
             gradients(params, step)
             if step == 9:
                 params[700].grad[0] = math.nan
             if step == 10:
-                params[1400].grad[0] = 1e9
+                params[4400].grad[0] = 1e9
             if step == 11:
                 params[3].grad = None
                 params[900].data[0] = 1e6
+                params[4999].data[0] = math.nan
             wrapper.step()
         return wrapper
 
-    in_two_lives(live)
+    here, there = live("cpu", "cpp"), live("cuda", "cuda")
+    for key in ("clamped", "counted", "repaired", "seen"):
+        a, b = (torch.as_tensor(getattr(w.engine.state, key)).cpu() for w in (here, there))
+        assert a.equal(b), key
+    assert here.engine.tally.equal(there.engine.tally.cpu())
+    torch.testing.assert_close(
+        *(torch.as_tensor(w.engine.state.level).cpu() for w in (here, there)), rtol=1e-12, atol=0
+    )
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(2**24 + 3, torch.float32), (2**31 + 8, torch.bfloat16)])
+def test_elements_beyond_what_32_bits_count(size, dtype):
+    param = nn.Parameter(torch.zeros(size, dtype=dtype, device="cuda"))
+    param.grad = torch.zeros_like(param)
+    param.grad[-40:] = 1.0
+    wrapper = protect(optim.SGD([param], lr=0.0, fused=True), learned=QUICK, warmup_steps=2, backend="cuda")
+    for _ in range(12):
+        wrapper.step()
+    param.grad[-1], param.grad[size // 2] = 1e6, -1e6
+    wrapper.step()
+    assert wrapper.engine.state.clamped.tolist() == [2]
+    assert param.grad[-1] == -param.grad[size // 2] == 16.0
+    param.grad[-1] = math.nan
+    wrapper.step()
+    assert wrapper.engine.tally.tolist()[:3] == [13, 1, 1]
+    assert wrapper.engine.state.counted.tolist()[0] % size == 0
+
+
+def test_what_lies_around_the_tensors_is_neither_read_nor_written():
+    def live(poisoned):
+        params, around = [], []
+        for k, size in enumerate(SIZES):
+            memory = torch.full((2, size + 64), math.nan if poisoned else 0.0, device="cuda")
+            memory[0, 32:-32] = torch.randn(size, generator=torch.Generator().manual_seed(k)).cuda()
+            params.append(nn.Parameter(memory[0, 32:-32]))
+            around.append(memory)
+        wrapper = protect(optim.AdamW(params, fused=True), learned=QUICK, warmup_steps=8, backend="cuda")
+        for step in range(20):
+            gradients(params, step, scale=1e5 if step == 15 else 1.0)
+            for param, memory in zip(params, around, strict=True):
+                memory[1, 32:-32] = param.grad
+                param.grad = memory[1, 32:-32]
+                if step == 17:
+                    param.data[-1] = 1e6
+            wrapper.step()
+        edges = [memory[:, [*range(32), *range(-32, 0)]] for memory in around]
+        assert all(edge.isnan().all() if poisoned else (edge == 0).all() for edge in edges)
+        return wrapper
+
+    assert_equal_lives(live(False), live(True))
 
 
 def test_histograms_of_any_values():
