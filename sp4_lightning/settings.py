@@ -72,9 +72,9 @@ class Settings:
     warmup_steps: int = 500
     """Executed updates every trained group must have before the learned bounds are applied."""
     update_every: int | None = None
-    """Count and learn on every N-th update (skip, repair and clamp act on every update). ``None`` chooses 1,
-    or 8 where there is no compiled backend (``benchmarks/README.md``). A checkpoint that was learned with another
-    number is resampled when it is loaded."""
+    """Count and learn on every N-th update (skip, repair and clamp act on every update). ``None`` chooses 1 on a GPU
+    and 8 on a CPU (``benchmarks/README.md``; ``docs/rule.md`` says what that gives up). A checkpoint that was learned
+    with another number is resampled when it is loaded."""
     disable: Mapping[str, Sequence[Quantity]] = field(default_factory=dict)
     """Group name or glob -> quantities that are left alone."""
     max_skip_streak: int = 20

@@ -35,8 +35,7 @@ LIBRARY: dict[str, Make] = {
     "rise 1.14": lambda: library(rise=1.14),
     "rise 1.03": lambda: library(rise=1.03),
 }
-"""The library's rule, and with other constants. Learning on every eighth update is for large models without a
-compiled backend."""
+"""The library's rule, and with other constants. Learning on every eighth update is its default on a CPU."""
 
 TRACKERS: dict[str, Make] = {
     "mean": rules.Mean,
