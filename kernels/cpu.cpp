@@ -6,6 +6,7 @@
 
 #include "histogram.cuh"
 #include "rules.cuh"
+#include "storage.cuh"
 
 using namespace sp4;
 
@@ -67,30 +68,21 @@ template <> struct Format<FLOAT64> {
     typedef int64_t Bits;
     typedef double Real;
     static const Bits magnitude = 0x7fffffffffffffff, infinite = 0x7ff0000000000000;
-    static double real(Bits bits) {
-        double value;
-        memcpy(&value, &bits, sizeof value);
-        return value;
-    }
+    static double real(Bits bits) { return double_of((uint64_t)bits); }
 };
 
 template <> struct Format<BFLOAT16> {
     typedef int16_t Bits;
     typedef float Real;
     static const Bits magnitude = 0x7fff, infinite = 0x7f80;
-    static float real(Bits bits) { return float_of((uint32_t)(uint16_t)bits << 16); }
+    static float real(Bits bits) { return from_bfloat16((uint16_t)bits); }
 };
 
 template <> struct Format<FLOAT16> {
     typedef int16_t Bits;
     typedef float Real;
     static const Bits magnitude = 0x7fff, infinite = 0x7c00;
-    static float real(Bits bits) {
-        const uint32_t shifted = (uint32_t)(bits & magnitude) << 13, sign = (uint32_t)(uint16_t)(bits & ~magnitude) << 16;
-        // Moving the exponent by a multiplication is exact and normalises denormals; infinity and NaN keep theirs.
-        const float scaled = float_of(shifted) * float_of(0x77800000);  // 2^112
-        return float_of(sign | ((bits & magnitude) >= infinite ? shifted | 0x7f800000 : bits_of(scaled)));
-    }
+    static float real(Bits bits) { return from_float16((uint16_t)bits); }
 };
 
 // exp_avg_sq keeps its sign, so that a negative one does not count as large; NaN of either sign does.
@@ -111,11 +103,8 @@ template <int type> void count(const void *data, int64_t from, int64_t to, int64
     typedef Format<type> F;
     const typename F::Bits *x = (const typename F::Bits *)data;
     for (int64_t k = from; k < to; ++k) {
-        typename F::Real value = F::real(x[k] & F::magnitude);
-        // A float64 beyond float32 saturates, unless it is infinite.
-        if (type == FLOAT64 && value > 3.4028234663852886e38 && isfinite(value)) value = 3.4028234663852886e38;
-        const uint32_t bits = bits_of((float)value);
-        if (value != 0) ++bins[bin_of(bits)];
+        const uint32_t bits = counted_bits(F::real(x[k] & F::magnitude));
+        if (bits) ++bins[bin_of(bits)];
     }
 }
 
@@ -252,7 +241,7 @@ int64_t sp4_screen(const Call *call) {
             clean &= c.within[at];
         }
         c.consistent[i] = pair_holds(
-            c.found[EXP_AVG * T + i], c.found[EXP_AVG_SQ * T + i], n, ratio_inverse(c.hyper, c.state, i));
+            c.found[EXP_AVG * T + i], c.found[EXP_AVG_SQ * T + i], n, 1 / ratio_limit_sq(c.hyper, c.state, i));
         clean &= c.consistent[i] && c.found[GRAD * T + i].data;
     }
     return clean;

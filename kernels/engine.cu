@@ -31,14 +31,14 @@ template <> struct Bits<double> {
 // One tensor as one block sees it.
 struct View {
     Row row;
-    Layout *layout;
+    const Layout *layout;
     void *grad;
     int64_t start, stop;  // of the chunk
 
     __device__ View(const Call &c, const Grads &g) {
         const Chunk chunk = c.chunk[g.first_chunk + blockIdx.x];
         row = c.rows[chunk.tensor];
-        layout = row.layout < 0 ? nullptr : (Layout *)c.layouts + row.layout;
+        layout = row.layout < 0 ? nullptr : c.layouts + row.layout;
         grad = g.grad[chunk.tensor - g.first_tensor];
         start = chunk.start;
         stop = row.size < start + CHUNK ? row.size : start + CHUNK;
@@ -98,15 +98,8 @@ template <class Real> struct Seen {
     }
 };
 
-__device__ void count(uint32_t *bins, double value) {
-    // A float64 beyond float32 saturates, unless it is infinite.
-    if (value > 3.4028234663852886e38 && value < infinity()) value = 3.4028234663852886e38;
-    const uint32_t bits = bits_of((float)value) & 0x7fffffff;
-    if (value != 0) atomicAdd(&bins[bin_of(bits)], 1u);
-}
-
-__device__ void count(uint32_t *bins, float value) {
-    const uint32_t bits = bits_of(value) & 0x7fffffff;
+template <class Real> __device__ void count(uint32_t *bins, Real value) {
+    const uint32_t bits = counted_bits(fabs(value));
     if (bits) atomicAdd(&bins[bin_of(bits)], 1u);
 }
 
@@ -124,8 +117,7 @@ __device__ void load4(int type, const void *data, int64_t k, float *x) {
 
 template <class Real> __device__ void look(const Call &c, const View &view, Real inverse, uint32_t *bins, Seen<Real> &seen) {
     const bool has_v = view.row.exp_avg_sq, counts = c.learns && view.grad;
-    int64_t k = view.start + threadIdx.x;
-    for (; k < view.stop; k += blockDim.x) {
+    for (int64_t k = view.start + threadIdx.x; k < view.stop; k += blockDim.x) {
         Real x[4];
         for (int q = 0; q < 4; ++q) x[q] = view.get<Real>(q, k);
         seen.take(x, inverse, has_v);
@@ -208,9 +200,8 @@ template <class Real> __device__ void mend(const Call &c, const View &view, int6
     const int64_t T = c.tensors, phase = *c.phase;
     const Scratch &s = c.scratch;
     const Row &row = view.row;
-    const double ratio_sq = c.hyper.ratio_gain[i] > 0 ? c.state.ratio_sq[i] * c.hyper.ratio_slack_sq[i] : infinity();
     const Most most = {s.limit[PARAM * T + i], s.limit[GRAD * T + i], s.limit[EXP_AVG * T + i],
-                       s.limit[EXP_AVG_SQ * T + i], sqrt(ratio_sq), c.eps[i], c.state.budget[i] / c.state.filled[i]};
+                       s.limit[EXP_AVG_SQ * T + i], sqrt(ratio_limit_sq(c.hyper, c.state, i)), c.eps[i], c.state.budget[i] / c.state.filled[i]};
     uint64_t repaired = 0, clamps = 0;
     Seen<Real> seen;
     for (int64_t k = view.start + threadIdx.x; k < view.stop; k += blockDim.x) {
@@ -322,7 +313,7 @@ sp4_look(const __grid_constant__ Call c, const __grid_constant__ Grads g) {
         for (int b = threadIdx.x; b < BINS; b += blockDim.x) bins[b] = 0;
         __syncthreads();
     }
-    const double inverse = ratio_inverse(c.hyper, c.state, i);
+    const double inverse = 1 / ratio_limit_sq(c.hyper, c.state, i);
     if (view.wide()) {
         Seen<double> seen;
         look<double>(c, view, inverse, bins, seen);

@@ -33,13 +33,6 @@ enum Quantity { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ };
 // What a tensor is stored in, in the order of TYPES in sp4_lightning/backends/pointers.py.
 enum Type { FLOAT32, FLOAT64, BFLOAT16, FLOAT16 };
 
-SP4_FUNCTION double infinity() {
-    const int64_t bits = 0x7ff0000000000000;
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 SP4_FUNCTION uint32_t bits_of(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -63,6 +56,8 @@ SP4_FUNCTION double double_of(uint64_t bits) {
     memcpy(&value, &bits, sizeof value);
     return value;
 }
+
+SP4_FUNCTION double infinity() { return double_of(0x7ff0000000000000); }
 
 // Not fmin and fmax: those drop a NaN, and it matters which operand wins.
 SP4_FUNCTION double smaller(double a, double b) { return b < a ? b : a; }

@@ -35,9 +35,9 @@ struct Learned {
     int64_t rank, arm_after, window;
 };
 
-// c² with its slack, inverted; 0 where the consistency rule is off.
-SP4_FUNCTION double ratio_inverse(const Hyper &h, const State &s, int64_t i) {
-    return h.ratio_gain[i] > 0 ? 1 / (s.ratio_sq[i] * h.ratio_slack_sq[i]) : 0.0;
+// c² with its slack; infinity where the consistency rule is off.
+SP4_FUNCTION double ratio_limit_sq(const Hyper &h, const State &s, int64_t i) {
+    return h.ratio_gain[i] > 0 ? s.ratio_sq[i] * h.ratio_slack_sq[i] : infinity();
 }
 
 SP4_FUNCTION double limit(const Hyper &h, const State &s, int64_t T, int quantity, int64_t i) {

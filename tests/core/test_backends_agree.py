@@ -103,6 +103,14 @@ def test_it_reads_what_is_there(sizes, seed, dtype):
     np.testing.assert_array_equal(step.consistent[has_sq], (excess <= 0)[has_sq])
 
 
+def test_float64_magnitudes_that_float32_lacks_are_counted_alike():
+    grad = torch.tensor([1e-300, -1e-50, 1e39, -1e300, 1e-46, -1e-45, 3e38, 0.0, -2.0], dtype=torch.float64)
+    grad = torch.cat([grad, torch.tensor([math.inf, -math.inf, math.nan], dtype=torch.float64)])
+    rows = [[torch.zeros_like(grad)], [grad], [None], [None]]
+    _, bins = screened(rows, np.array([math.inf]))
+    assert bins.equal(histogram.count(grad.abs(), torch.zeros(len(grad), dtype=torch.int32), 1))
+
+
 def arranged(seed):
     """The same matrix in every arrangement of memory a tensor can have."""
     gen = torch.Generator().manual_seed(seed)

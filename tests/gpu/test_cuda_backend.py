@@ -198,11 +198,14 @@ def test_what_lies_around_the_tensors_is_neither_read_nor_written():
     assert_equal_lives(live(False), live(True))
 
 
-def test_histograms_of_any_values():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_histograms_of_any_values(dtype):
     gen = torch.Generator().manual_seed(0)
     bits = torch.randint(-(2**31), 2**31 - 1, (300_000,), generator=gen, dtype=torch.int64).to(torch.int32)
     grad = torch.cat([bits.view(torch.float32), torch.tensor([0.0, -0.0, 1e-45, -1e-38, 3e38])])
-    param = nn.Parameter(torch.zeros(len(grad), device="cuda"))
+    if dtype == torch.float64:
+        grad = torch.cat([grad.double(), torch.tensor([1e-300, -1e-50, 1e39, -1e300], dtype=dtype)])
+    param = nn.Parameter(torch.zeros(len(grad), dtype=dtype, device="cuda"))
     wrapper = protect(optim.SGD([param], lr=0.0, fused=True), backend="cuda", mode="observe")
     param.grad = grad.cuda()
     engine = wrapper.engine
