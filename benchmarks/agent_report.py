@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from chart import BLUE, RED, Chart, Line, figure
+from tables import bootstrap, table
 
 ROOT = Path(__file__).parent.parent
 Runs = dict[str, dict[int, dict[str, Any]]]
@@ -59,12 +59,6 @@ def tables(runs: Runs) -> str:
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def returns(runs: Runs) -> str:
     """Returns by seed, and what the run took."""
     rows = []
@@ -104,13 +98,6 @@ def differences(runs: Runs) -> str:
             cells += [f"{pairs.mean():+.1f}", f"{low:+.1f} to {high:+.1f}"]
         rows.append([experiment, str(len(common)), *cells])
     return table(["experiment", "seeds", "return", "interval", "curve", "interval"], rows)
-
-
-def bootstrap(pairs: np.ndarray) -> tuple[float, float]:
-    """95% percentile interval of the mean (Efron and Tibshirani 1993, chapter 13)."""
-    means = np.random.default_rng(0).choice(pairs, (10_000, len(pairs))).mean(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
 
 
 def shares(runs: Runs) -> str:

@@ -8,7 +8,7 @@ multiplying by zero keeps a NaN.
 from __future__ import annotations
 
 import copy
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,17 +19,17 @@ from sp4_lightning.errors import UnsupportedError
 from sp4_lightning.settings import Mode
 
 
-class Skipper(Protocol):
-    """How one optimizer's update is skipped."""
+class Skipper:
+    """How one optimizer's update is skipped; this one, for observing, never skips."""
 
-    undoes: bool
+    undoes = False
     """All of the running step will be undone, further evaluations of its closure included; on the host."""
 
     def start(self, optimizer: Optimizer) -> None:
         """Called at the very start of a step, before its closure."""
 
     def begin(self, optimizer: Optimizer, skip: Array) -> None:
-        """Arrange for the coming update not to be executed where the 0-d bool ``skip`` is set."""
+        """Arrange for the coming update not to be executed where the 0-d ``skip`` is set."""
 
     def end(self, optimizer: Optimizer) -> None:
         """Undo :meth:`begin` behind the update; harmless when nothing was begun."""
@@ -41,16 +41,11 @@ class Skipper(Protocol):
         """
 
 
-class HideGradients:
+class HideGradients(Skipper):
     """On a CPU: gradients are None during the step and put back after it, so the optimizer finds no work."""
-
-    undoes = False
 
     def __init__(self) -> None:
         self._hidden: list[tuple[Tensor, Tensor]] = []
-
-    def start(self, optimizer: Optimizer) -> None:
-        """Nothing to do."""
 
     def begin(self, optimizer: Optimizer, skip: Array) -> None:
         """Hide the gradients if ``skip`` is set; reading it is free on a CPU."""
@@ -114,20 +109,15 @@ class PutBack(HideGradients):
         self._params, self._state, self.undoes = [], {}, False
 
 
-class FoundInf:
+class FoundInf(Skipper):
     """Torch's fused optimizers execute nothing, on the device, where ``optimizer.found_inf`` is 1.
 
     A flag that a ``GradScaler`` has put there stays in force and is put back.
     """
 
-    undoes = False
-
     def __init__(self) -> None:
         self._scalers: Tensor | None = None
         self._flag: Tensor | None = None
-
-    def start(self, optimizer: Optimizer) -> None:
-        """Nothing to do."""
 
     def begin(self, optimizer: Optimizer, skip: Array) -> None:
         """Set the flag."""
@@ -153,20 +143,15 @@ class FoundInf:
         return self._flag is not None and getattr(optimizer, "found_inf", None) is self._flag
 
 
-class SelectBack:
+class SelectBack(Skipper):
     """Off the CPU, for optimizers that keep all of their state on the device: what a skipped step wrote is taken back.
 
     Parameters and state are copied ahead of every step, and selected, never multiplied, behind it.
     """
 
-    undoes = False
-
     def __init__(self) -> None:
         self._skip: Array = None
         self._saved: list[tuple[Tensor, Tensor]] = []
-
-    def start(self, optimizer: Optimizer) -> None:
-        """Nothing to do."""
 
     def begin(self, optimizer: Optimizer, skip: Array) -> None:
         """Copy parameters and state."""
@@ -195,24 +180,6 @@ class SelectBack:
         self._skip, self._saved = None, []
 
 
-class NeverSkip:
-    """For observing: nothing is skipped."""
-
-    undoes = False
-
-    def start(self, optimizer: Optimizer) -> None:
-        """Nothing to do."""
-
-    def begin(self, optimizer: Optimizer, skip: Array) -> None:
-        """Nothing to do."""
-
-    def end(self, optimizer: Optimizer) -> None:
-        """Nothing to do."""
-
-    def drop(self, optimizer: Optimizer) -> None:
-        """Nothing to do."""
-
-
 STARTS_AT = {"mu_product": 1.0}
 """What torch initialises optimizer state with, where it is not zero (NAdam)."""
 
@@ -232,7 +199,7 @@ def skipper_for(optimizer: Optimizer, device: torch.device, mode: Mode) -> Skipp
     if device.type == "cpu":
         return PutBack() if isinstance(optimizer, torch.optim.LBFGS) else HideGradients()
     if mode == "observe":
-        return NeverSkip()
+        return Skipper()
     if all(group.get("fused") for group in optimizer.param_groups):
         return FoundInf()
     # Fused ones count their steps on the device too.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks.faults.outcome import Outcome, pairs
+from benchmarks.tables import bootstrap
 
 
 def survived(of: Sequence[Outcome]) -> str:
@@ -40,13 +41,6 @@ def difference(a: Sequence[Outcome], b: Sequence[Outcome], measure: Callable[[Ou
         return "-"
     low, high = bootstrap(of)
     return f"{number(of.mean(), '+')} ({number(low, '+')} to {number(high, '+')})"
-
-
-def bootstrap(values: np.ndarray) -> tuple[float, float]:
-    """95% percentile interval of the mean (Efron and Tibshirani 1993, chapter 13)."""
-    means = np.random.default_rng(0).choice(values, (10_000, len(values))).mean(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
 
 
 def number(value: float, sign: str = "") -> str:

@@ -10,6 +10,7 @@ from benchmarks.faults.cells import difference, lost, moved, number, protection,
 from benchmarks.faults.methods import LIBRARY, REFERENCE
 from benchmarks.faults.outcome import Cells, Outcome, cells
 from benchmarks.faults.suite import CLEAN, Suite
+from benchmarks.tables import table
 
 READING = (
     "A row is a fault, or a fault in one group; a column is a method. `5/5 212` is: of five seeds five survived, and "
@@ -119,9 +120,3 @@ def grid(
                 row.append(cell(of) if of else "-")
         rows.append(row)
     return table(["fault", *methods], rows)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

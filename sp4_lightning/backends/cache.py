@@ -4,7 +4,25 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+
+def cached(name: str, make: Callable[[Path], object]) -> Path:
+    """A file of the cache, made if it is not there.
+
+    Args:
+        name: Of the file; it must tell all that the content depends on.
+        make: Writes the content to the path it is given.
+    """
+    file = cache_directory() / name
+    if not file.is_file():
+        # Into a file of its own and then renamed, so that of several processes each finds all of it or nothing.
+        with tempfile.TemporaryDirectory(dir=file.parent) as directory:
+            made = Path(directory) / name
+            make(made)
+            os.replace(made, file)
+    return file
 
 
 def cache_directory() -> Path:

@@ -9,10 +9,9 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
-from sp4_lightning.backends.cache import cache_directory
+from sp4_lightning.backends.cache import cached
 from sp4_lightning.errors import BackendError
 from sp4_lightning.sources import kernel_directory
 
@@ -37,9 +36,7 @@ def cpu_library() -> ctypes.CDLL:
     # The predefined macros tell the compiler's version and the processor's features: a home directory may be shared.
     macros = subprocess.run([compiler, *FLAGS, "-dM", "-E", "-xc++", "/dev/null"], capture_output=True, check=False)
     key = hashlib.sha256(b"\0".join([macros.stdout, repr(FLAGS).encode(), *(path.read_bytes() for path in sources)]))
-    library = cache_directory() / f"cpu-{key.hexdigest()[:24]}.so"
-    if not library.is_file():
-        _compile(compiler, library)
+    library = cached(f"cpu-{key.hexdigest()[:24]}.so", lambda path: _compile(compiler, path))
     return ctypes.CDLL(str(library))
 
 
@@ -56,15 +53,11 @@ def _compiler() -> str:
 
 
 def _compile(compiler: str, library: Path) -> None:
-    # Into a file of its own and then renamed, so that of several processes each finds all of it or nothing.
-    with tempfile.TemporaryDirectory(dir=library.parent) as directory:
-        made = Path(directory) / library.name
-        command = [compiler, *FLAGS, str(kernel_directory() / "cpu.cpp"), "-o", str(made)]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode:
-            first = next((line for line in result.stderr.splitlines() if "error" in line), result.stderr.strip())
-            raise BackendError(
-                f"backend='cpp' cannot be compiled: {first!r} from `{' '.join(command)}`. Set CXX to another "
-                f"compiler, or set backend='torch'."
-            )
-        os.replace(made, library)
+    command = [compiler, *FLAGS, str(kernel_directory() / "cpu.cpp"), "-o", str(library)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        first = next((line for line in result.stderr.splitlines() if "error" in line), result.stderr.strip())
+        raise BackendError(
+            f"backend='cpp' cannot be compiled: {first!r} from `{' '.join(command)}`. Set CXX to another "
+            f"compiler, or set backend='torch'."
+        )

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
-import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from sp4_lightning.backends.cache import cache_directory
+from sp4_lightning.backends.cache import cached
 from sp4_lightning.errors import BackendError
 from sp4_lightning.sources import kernel_directory
 
@@ -120,11 +117,5 @@ def _cached(architecture: str, cupy: Any) -> bytes:
     sources = sorted(kernel_directory().glob("*.cu*"))
     version = repr((architecture, OPTIONS, cupy.cuda.nvrtc.getVersion())).encode()
     key = hashlib.sha256(b"\0".join([version, *(path.read_bytes() for path in sources)])).hexdigest()[:24]
-    file = cache_directory() / f"{architecture}-{key}.cubin"
-    if not file.is_file():
-        # Into a file of its own and then renamed, so that of several processes each finds all of it or nothing.
-        with tempfile.TemporaryDirectory(dir=file.parent) as directory:
-            made = Path(directory) / file.name
-            made.write_bytes(compile_kernels(architecture).cubin)
-            os.replace(made, file)
-    return file.read_bytes()
+    name = f"{architecture}-{key}.cubin"
+    return cached(name, lambda path: path.write_bytes(compile_kernels(architecture).cubin)).read_bytes()
